@@ -46,6 +46,9 @@ def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[st
             continue
         yaml_files = list(_yaml_below(Path(path)))
         if not yaml_files:
+            refusal = data_file.folder_problem(Path(path))
+            if refusal:
+                raise Stop(*refusal, code=2)
             hint = "Name a recipe, or a folder with recipes."
             if data_file.holds_data(Path(path)):
                 hint = f"To learn from its files: `recipe new my-demo --data {path}`"

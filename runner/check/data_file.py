@@ -14,15 +14,24 @@ from runner.data import (
     chat_logs,
     columns,
     conversation_formats,
+    feeds,
     rows,
     spreadsheets,
     text_pairs,
 )
+from runner.data.archives import unpacked
 from runner.data.html_text import text_of_html
-from runner.data.row_files import OTHER_ENDINGS, Unreadable, ending_of, is_no_text
-from runner.data.table_layout import encoding_of, first_word_beyond_ascii, is_table, open_table
+from runner.data.logged_turns import MESSAGES, FoundTurns
+from runner.data.row_files import OTHER_ENDINGS, Unreadable, ending_of, has_rules, is_no_text
+from runner.data.table_layout import (
+    encoding_of,
+    first_sound,
+    first_word_beyond_ascii,
+    is_table,
+    open_table,
+)
 from runner.recipe import templates
-from runner.tools.files import TEXTS
+from runner.tools.files import SUBTITLES, TEXTS, is_text_file, text_files
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
 
 # A file with one of these is a recipe, or rows.
@@ -33,6 +42,9 @@ YAML_LIST = re.compile(rb"(\s*(#[^\n]*|---[^\n]*)?\n)*\s*- ")
 PREFERENCES = {"chosen", "rejected"}  # the columns of the better and of the worse answer
 BEGINNING = 4000  # bytes of a file, which would name the scenario of a recipe
 SAMPLED_ROWS = 100
+MOST_FILES = 5  # that a sentence names
+# Fewer paragraphs, or longer ones, need no word.
+LEAST_PARAGRAPHS, SHORT_PARAGRAPH = 5, 200
 TEXT_TABLES = (".csv", ".tsv", ".txt")
 USUAL_ENCODINGS = ("utf-8-sig", "utf-16")  # which say themselves what they are
 MAKES_RECIPE = "`recipe new` makes a recipe of it."
@@ -89,6 +101,8 @@ def kind_of(file: Path) -> str:
         return "conversations"
     if file.is_dir():
         return "text" if rows.holds_texts(file) else ""
+    if rows.is_archive_of_texts(file) or feeds.is_feed(file):
+        return "text"
     if not file.is_file():
         return ""
     suffix = file.suffix.lower()
@@ -116,10 +130,17 @@ def _described(file: Path) -> tuple[str, str]:
         return f"This is not a recipe, and {kind['holds']}.", kind["way_out"]
     chat = chat_logs.chat_of(file)
     if chat:
-        return _described_chat(chat), MAKES_RECIPE
+        message = _described_chat(chat)
+        for fact, _ in chat_facts(chat):
+            message += f" {fact}"
+        return message, MAKES_RECIPE
     if kind_of(file) == "text":
         message = "This is plain text, not a recipe."
-        for fact, _ in encoding_facts(file):
+        if rows.is_archive_of_texts(file):
+            message = "This is an archive of texts, not a recipe."
+        if feeds.is_feed(file):
+            message = "This is a feed of posts, not a recipe. Each is read as one text, without the marks of HTML."
+        for fact, _ in text_facts(file):
             message += f" {fact}"
         return message, MAKES_RECIPE
     try:
@@ -136,7 +157,12 @@ def _described(file: Path) -> tuple[str, str]:
         return f"This is not a recipe, but data that cannot be read: {reason}", reason.hint
     except Stop as reason:
         return f"This is not a recipe, but data that cannot be read: {reason}", ""
-    message = f"This is a file of rows, not a recipe. Its columns are {listed(names)}."
+    found = sample[0].get(MESSAGES) if sample else None
+    if isinstance(found, FoundTurns):
+        own_names = [name for name in names if name != MESSAGES or name in found.fields]
+    else:
+        own_names = names
+    message = f"This is a file of rows, not a recipe. Its columns are {listed(own_names)}."
     if text_pairs.holds_pairs(file):
         message = "This is a text of questions and answers, not a recipe."
     hint = MAKES_RECIPE
@@ -144,7 +170,9 @@ def _described(file: Path) -> tuple[str, str]:
     rivals = columns.rival_answers(names, sample)
     if not set(names) >= PREFERENCES:
         pair = columns.likely_pair(names, sample)
-    if form:
+    if isinstance(found, FoundTurns):
+        message += f" They hold conversations, whose turns come from {listed(found.fields)}."
+    elif form:
         message += " They hold conversations."
     elif pair:
         learned = first_pair(sample, *pair)
@@ -175,9 +203,12 @@ def rivals_sentence(first: str, second: str) -> str:
 def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]:
     """What a person may not expect of how a table is read, each with what to do if it is wrong: its
     encoding, columns without names, sheets or files that are not read."""
+    chat = chat_logs.chat_of(file)
+    if chat:
+        return chat_facts(chat)
     facts = []
     ending = ending_of(file)
-    if ending in TEXT_TABLES and file.is_file() and not chat_logs.chat_of(file):
+    if ending in TEXT_TABLES and file.is_file():
         facts += _text_facts(file)
     unread_tables = [] if sheet else rows.unread(file)
     if unread_tables:
@@ -195,15 +226,73 @@ def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]
     return facts
 
 
+def chat_facts(chat: chat_logs.ChatContent) -> list[tuple[str, str]]:
+    """The same of a chat: how its only conversation is cut, and the files of a folder that are
+    none."""
+    facts = []
+    if chat.cut:
+        facts.append((chat.cut, "More chats, in one folder, give more rows."))
+    if chat.unread:
+        count = len(chat.unread)
+        fact = f"It also has {count:,} {plural('file', count)} without a chat, not read: {listed(chat.unread[:MOST_FILES])}."
+        facts.append((fact, "To learn from one of them, write its path."))
+    return facts
+
+
 def text_facts(file: Path) -> list[tuple[str, str]]:
     """The same of plain text, in a file or in a folder, whose tables are not read."""
-    if not file.is_dir():
-        return encoding_facts(file)
-    tables = rows.unread_tables(file)
-    if not tables:
+    folder = file
+    if rows.is_archive_of_texts(file):
+        folder = unpacked(file)
+    if not folder.is_dir():
+        return [*encoding_facts(file), *_division_facts(file)]
+    facts = []
+    tables = rows.unread_tables(folder)
+    if tables:
+        fact = f"It also has {plural('table', len(tables))}, not read: {listed(tables)}."
+        facts.append((fact, "To learn from a table, write its path."))
+    for ending, documents in rows.documents_in(folder).items():
+        count = len(documents)
+        fact = f"It also has {count:,} {plural('file', count)} ending in {ending}, not read."
+        facts.append((fact, f"For each file: {rows.WITHOUT_ROWS[ending]['way_out']}"))
+    subtitles = [text for text in text_files(folder) if text.suffix.lower() in SUBTITLES]
+    if subtitles:
+        count = len(subtitles)
+        fact = f"It has {count:,} {plural('file', count)} of subtitles. Each is read as one text, without its numbers and times."
+        facts.append((fact, "For a talk with answers, write `Name: text` on each line."))
+    return facts
+
+
+def _division_facts(file: Path) -> list[tuple[str, str]]:
+    """What the texts of a text file are, if that is not plain: parts between rules, or short
+    paragraphs."""
+    if not file.is_file() or not is_text_file(file):
         return []
-    fact = f"It also has {plural('table', len(tables))}, not read: {listed(tables)}."
-    return [(fact, "To learn from a table, write its path.")]
+    texts = [row["text"] for row in rows.first(file, SAMPLED_ROWS, column="text")]
+    if has_rules(file):
+        fact = "Lines such as `* * *` or `---` separate its texts."
+        return [(fact, "Where a text ends elsewhere, write such a line there.")]
+    characters = sum(map(len, texts))
+    if len(texts) < LEAST_PARAGRAPHS or characters >= SHORT_PARAGRAPH * len(texts):
+        return []
+    fact = f"Each paragraph is a text of its own, of {round(characters / len(texts)):,} characters on average."
+    remedy = "To keep paragraphs together, write lines such as `* * *` between longer texts, four or more, or save each text as a file, in one folder."
+    return [(fact, remedy)]
+
+
+def holds_plain_texts(file: Path) -> bool:
+    """Whether a file, a folder or an archive has plain text, if a recipe asks for it."""
+    return is_text_file(file) or file.is_dir() or rows.is_archive_of_texts(file)
+
+
+def folder_problem(folder: Path) -> tuple[str, str] | None:
+    """What a folder without recipes holds, if nothing in it can be learned from, and the way
+    out."""
+    refusal = rows.refusal_of_folder(folder)
+    if refusal is None:
+        return None
+    message, hint = refusal
+    return f"There is no recipe below `{folder}`: {message}", hint
 
 
 def encoding_facts(file: Path) -> list[tuple[str, str]]:
@@ -224,8 +313,12 @@ def encoding_facts(file: Path) -> list[tuple[str, str]]:
 
 def _text_facts(file: Path) -> list[tuple[str, str]]:
     facts = encoding_facts(file)
-    with open_table(file, errors="replace") as (_, layout):
+    with open_table(file, errors="replace") as (lines, layout):
         header = layout.header
+        sound = first_sound(lines)
+    if sound:
+        fact = f"Its marks of sounds, such as `{sound}`, are left out."
+        facts.append((fact, "A model of texts learns words alone."))
     if header and header.is_made and not text_pairs.holds_pairs(file):
         names = listed(header.names)
         fact = f"Its first line is a row, not a line of names, so its columns are called {names}."

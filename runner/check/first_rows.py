@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING
 
 from runner.check import data_file, sources, starters
 from runner.data import columns, conversation_formats, row_files, rows
-from runner.data.conversation_formats import OWN, ChatSet, Conversation, NoExchange
+from runner.data.conversation_formats import (
+    NOTES_CUT,
+    OWN,
+    ChatSet,
+    Conversation,
+    NoExchange,
+)
 from runner.data.data_sets import BYTES_A_TOKEN, Where, place_in_file
 from runner.data.support import UNSUPPORTED_PROMPT, Support, unsupported_question
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.templates import NoText
 from runner.recipe.templates import columns as columns_of
-from runner.tools.files import is_text_file
 from runner.tools.problem import Problem, Severity, Stop
 from runner.tools.settings import Settings
 
@@ -68,7 +73,7 @@ def how_it_is_read(recipe: Recipe) -> Iterator[Problem]:
         file = recipe.folder / name
         if not file.exists() or (file.is_file() and not rows.is_quick(file)):
             continue
-        if data.get("text") and (is_text_file(file) or file.is_dir()):
+        if data.get("text") and data_file.holds_plain_texts(file):
             facts = data_file.text_facts(file)
         else:
             facts = data_file.reading_facts(file, data.get("sheet"))
@@ -232,6 +237,13 @@ def _shown(file: Path, read: list[tuple[Where, Conversation | str]]) -> Iterator
         yield (
             f"{of_rows}, {len(unreadable):,} will be left out. The first is line {line}: {reason}.",
             "Fix them. `recipe prepare` lists all of them, and fails if there are more than `max_lost_share` allows.",
+        )
+    notes = sum(NOTES_CUT in row.changes for _, row in read if isinstance(row, Conversation))
+    if notes:
+        verb = "has" if notes == 1 else "have"
+        yield (
+            f"{of_rows}, {notes:,} {verb} notes that only colleagues see. They are left out.",
+            "The model learns what the person who asks can read.",
         )
     if len(read) >= doctor.FEW:
         findings = doctor.quick(good)

@@ -237,6 +237,8 @@ def _data_file(
         has_texts = data.get("text") and text_files(file)
         if is_images or has_texts:
             return
+    elif data.get("text") and rows.is_archive_of_texts(file):
+        return
     if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
         # The rehearsal reads it; opening Parquet here would slow down every check.
         return
@@ -273,7 +275,7 @@ def _unfit_ending(name: str, file: Path) -> tuple[str, str] | None:
         return f"`{name}` cannot be learned from: {kind['holds']}.", kind["way_out"]
     # A folder's name may end with a version, as in `texts.2`.
     is_ending = suffix[1:2].isalpha()
-    if is_ending and suffix not in (*rows.ENDINGS, *row_files.OTHER_ENDINGS, *chat_logs.SUBTITLES):
+    if is_ending and suffix not in (*rows.ENDINGS, *row_files.OTHER_ENDINGS, *rows.SELDOM):
         return f"`{name}` is not a readable data file.", rows.READABLE
     return None
 

@@ -6,9 +6,9 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import islice, pairwise
@@ -25,6 +25,7 @@ from runner.data.row_files import (
     KEPT,
     NOT_UTF8,
     OF_TABLES,
+    OF_WORKBOOKS,
     Bad,
     FilePart,
     JsonLines,
@@ -40,8 +41,8 @@ from runner.data.row_files import (
 )
 from runner.data.table_layout import encoding_of, is_table, open_table
 from runner.tools import packaged
-from runner.tools.files import is_text_file, once_per_file
-from runner.tools.problem import Stop
+from runner.tools.files import SUBTITLES, is_hidden, is_text_file, once_per_file, text_files
+from runner.tools.problem import Stop, plural
 
 # A longer pause begins a new conversation. An answer often comes the next morning, so a night is no
 # end; after a day without a message, people begin another subject.
@@ -49,16 +50,20 @@ PAUSE_SECONDS = 12 * 3600
 # A longer conversation is cut at its longest pauses: about 1,000 tokens, which fit into the usual
 # `sequence_len`.
 MOST_CHARACTERS = 4000
-# Of a log without times and gaps, the messages that are taken together.
-MESSAGES_OF_A_PART = 10
+# Of a log without times and gaps, the messages that are taken together; and of the only
+# conversation of a chat with times, the most between two cuts.
+MESSAGES_OF_A_PART, MOST_MESSAGES_OF_A_PART = 10, 20
+CUT_WITHOUT_TIMES = f"Its messages have no times, so nothing shows where a conversation ends. Each {MESSAGES_OF_A_PART} of them are read as one."
+# Of the texts of a folder of chats, those that are chats; these many are looked at first.
+LEAST_CHATS_SHARE, SAMPLED_CHATS = 0.8, 20
 # A cut leaves at least this share of the messages on both sides, so that no side is a scrap.
 LEAST_SIDE = 0.25
 # The lines of a text file by which it is recognised, and the share of them that must begin with a
 # name, if they have no times.
 FIRST_LINES, NAMED_SHARE = 200, 0.8
 HEAD_CHARACTERS = 100_000
-# Of transcripts, whose lines may have the names of the people who speak.
-SUBTITLES = (".vtt", ".srt", ".sbv")
+# Lines with names in the head of a transcript.
+MOST_HEAD_NAMES = 10
 NO_ROWS = "it is plain text, without questions and answers, a chat or a table."
 NO_TEXT_HINT = "Open it with the program that wrote it, and save it as text (.txt) or as CSV."
 TEXTS_HINT = "Questions and answers are lines such as `Q: …` and `A: …`, and a chat has `Name: text` on each line. Plain text needs `form: text`."
@@ -119,12 +124,15 @@ class ChatMessage(NamedTuple):
 class ChatContent:
     """title: the kind, with its article. rows: of the conversations, each with the line of its
     first message. speakers: how many messages each person has written, most first; followers: how
-    many of these follow another person's."""
+    many of these follow another person's. cut: how its only conversation is cut, in words; empty if
+    the chat has several. unread: the files of a folder of chats that are none."""
 
     title: str
     rows: tuple[Numbered, ...]
     speakers: Mapping[str, int]
     followers: Mapping[str, int]
+    cut: str = ""
+    unread: tuple[str, ...] = ()
 
     @property
     def likely_answerer(self) -> str:
@@ -146,6 +154,9 @@ def chat_of(file: Path) -> ChatContent | None:
             chats = _chats_in(file)
             if chats:
                 return _joined_chats(chats)
+            text_chats = _text_chats_in(file)
+            if text_chats:
+                return text_chats
             days = sorted(day for day in file.rglob("*.json") if _DAY.fullmatch(day.stem))
             return _chat_of_days(file, tuple((day, day.stat().st_mtime_ns) for day in days))
         return _chat_of(file)
@@ -156,13 +167,48 @@ def chat_of(file: Path) -> ChatContent | None:
 def _chats_in(folder: Path) -> list[ChatContent]:
     """The chats of a folder of JSON files; none if one of them is no chat, as in Slack's export."""
     files = sorted(file for file in folder.rglob("*.json") if not _DAY.fullmatch(file.stem))
+    read_chat = _chat_of if len(files) == 1 else _chat_of_several
     chats = []
     for file in files:
-        chat = _chat_of(file)
+        chat = read_chat(file)
         if chat is None:
             return []
         chats.append(chat)
     return chats
+
+
+def _text_chats_in(folder: Path) -> ChatContent | None:
+    """The chats of a folder of texts; None if many of its texts are no chats, or if it has more
+    tables."""
+    texts = text_files(folder)
+    sample = texts[:: max(1, len(texts) // SAMPLED_CHATS)]
+    chats_in_sample = sum(map(is_text_chat, sample))
+    if not texts or chats_in_sample < LEAST_CHATS_SHARE * len(sample):
+        return None
+    read_chat = _chat_of if len(texts) == 1 else _chat_of_several
+    chats = []
+    unread = []
+    for text in texts:
+        chat = read_chat(text)
+        if chat:
+            chats.append(chat)
+        else:
+            unread.append(str(text.relative_to(folder)))
+    tables = _tables_beside(folder)
+    if len(tables) >= len(chats):
+        return None
+    names = (*unread, *(str(table.relative_to(folder)) for table in tables))
+    if len(chats) == 1:
+        return replace(chats[0], unread=names)
+    return replace(_joined_chats(chats), unread=names)
+
+
+def _tables_beside(folder: Path) -> list[Path]:
+    endings = (*OF_TABLES, *OF_WORKBOOKS, ".json", OF_LINES, ".parquet")
+    files = sorted(folder.rglob("*"))
+    return [
+        file for file in files if file.suffix.lower() in endings and not is_hidden(file, folder)
+    ]
 
 
 def _joined_chats(chats: Sequence[ChatContent]) -> ChatContent:
@@ -173,7 +219,7 @@ def _joined_chats(chats: Sequence[ChatContent]) -> ChatContent:
         rows += chat.rows
         speakers.update(chat.speakers)
         followers.update(chat.followers)
-    title = f"a folder of {len(chats):,} chats"
+    title = f"a folder of {len(chats):,} {plural('chat', len(chats))}"
     return ChatContent(title, tuple(rows), dict(speakers.most_common()), followers)
 
 
@@ -192,7 +238,7 @@ def _chat_of_days(folder: Path, days: tuple[tuple[Path, int], ...]) -> ChatConte
         return None
     names = _slack_people(folder)
     channels = [_of_slack(entries, names) for entries in by_channel.values()]
-    return _made("Slack's export", channels, all_encodable)
+    return _made("Slack's export", channels, all_encodable, is_alone=True)
 
 
 def _json_list_in(file: Path) -> tuple[str, list[Any]]:
@@ -220,14 +266,26 @@ def _slack_people(folder: Path) -> dict[str, str]:
 
 @once_per_file
 def _chat_of(file: Path) -> ChatContent | None:
+    return _read_chat(file, is_alone=True)
+
+
+@once_per_file
+def _chat_of_several(file: Path) -> ChatContent | None:
+    """The chat of a file among others, which is not cut to give several rows."""
+    return _read_chat(file, is_alone=False)
+
+
+def _read_chat(file: Path, is_alone: bool) -> ChatContent | None:
     if is_text_file(file) or file.suffix.lower() in SUBTITLES:
         if not is_text_chat(file):
             return None
         with file.open(encoding=encoding_of(file), errors=KEPT) as lines:
             text = lines.read()
-        return _made(*_of_text(text), all_encodable=is_encodable(text))
+        title, parts = _of_text(text, is_alone)
+        chat = _made(title, parts.chats, is_encodable(text), is_alone)
+        return replace(chat, cut=parts.cut) if parts.cut else chat
     if ending_of(file) in OF_TABLES:
-        return _chat_of_table(file)
+        return _chat_of_table(file, is_alone)
     if not _may_be_json_chat(file):
         return None
     text = file.read_text(encoding="utf-8-sig", errors=KEPT)
@@ -241,10 +299,11 @@ def _chat_of(file: Path) -> ChatContent | None:
     if not chats:
         return None
     # An escape such as \\ud83d may be half a character.
-    return _made(title, chats, all_encodable="\\u" not in text and is_encodable(text))
+    all_encodable = "\\u" not in text and is_encodable(text)
+    return _made(title, chats, all_encodable, is_alone)
 
 
-def _chat_of_table(file: Path) -> ChatContent | None:
+def _chat_of_table(file: Path, is_alone: bool) -> ChatContent | None:
     """The chat in a table with a column of senders, one of messages, and one of their times or
     conversations; None for another table."""
     columns = _chat_columns(file)
@@ -269,7 +328,7 @@ def _chat_of_table(file: Path) -> ChatContent | None:
         chats.setdefault(conversation, []).append(message)
     if len(senders) < 2 or len(senders) > row_count / 2:
         return None
-    return _made("a table of messages", list(chats.values()), all_encodable=True)
+    return _made("a table of messages", list(chats.values()), True, is_alone)
 
 
 class ChatColumns(NamedTuple):
@@ -324,17 +383,37 @@ def is_text_chat(file: Path) -> bool:
     if first_lines and _header_of(first_lines[0]):
         senders = [_sender_of(header["rest"]) for header in map(_header_of, first_lines) if header]
         return any(senders)
-    names = []
+    all_names = list[str]()
     for line in first_lines:
         named = _NAMED_LINE.match(line)
         if named:
-            names.append(named["name"])
+            all_names.append(named["name"])
+    names = _without_head(all_names)
     # Headings of a text, such as `Note:`, hardly repeat; people do.
-    is_named = len(names) >= NAMED_SHARE * len(first_lines)
+    lines_of_people = len(first_lines) - _count_of_head(first_lines, names)
+    is_named = len(names) >= NAMED_SHARE * lines_of_people
     are_people = 2 <= len(set(names)) <= len(names) / 2
     if is_named and are_people:
         return not text_pairs.holds_pairs(file)
     return bool(chat_texts.messages_of(lines))
+
+
+def _without_head(names: Sequence[str]) -> Sequence[str]:
+    """The names of lines from the first that comes again: a head has lines such as `Date: …`."""
+    counts = Counter(names)
+    for number, name in enumerate(names[:MOST_HEAD_NAMES]):
+        if counts[name] > 1:
+            return names[number:]
+    return names
+
+
+def _count_of_head(lines: Sequence[str], names: Sequence[str]) -> int:
+    """How many lines are above the first one with one of some names."""
+    for number, line in enumerate(lines):
+        named = _NAMED_LINE.match(line)
+        if named and named["name"] == names[0]:
+            return number
+    return 0
 
 
 def _may_be_json_chat(file: Path) -> bool:
@@ -430,7 +509,7 @@ class JsonLinesFile(MaybeChat, JsonLines):
 
 
 class ChatFolder(RowFile):
-    """A folder with the channels of Slack's export."""
+    """A folder of chats, or with the channels of Slack's export."""
 
     def columns(self, file: Path) -> list[str]:
         return [CHAT_COLUMN]
@@ -441,9 +520,12 @@ class ChatFolder(RowFile):
             yield from chat.rows
 
 
-def _made(title: str, chats: Sequence[Sequence[ChatMessage]], all_encodable: bool) -> ChatContent:
+def _made(
+    title: str, chats: Sequence[Sequence[ChatMessage]], all_encodable: bool, is_alone: bool
+) -> ChatContent:
     """The conversations of chats of one export. all_encodable: whether no text has half
-    characters."""
+    characters; is_alone: whether nothing else is read, so that an only conversation is cut."""
+    cut = ""
     speakers = dict[str, int]()
     followers = dict[str, int]()
     rows = list[Numbered]()
@@ -454,8 +536,10 @@ def _made(title: str, chats: Sequence[Sequence[ChatMessage]], all_encodable: boo
                 speakers[message.sender] = speakers.get(message.sender, 0) + 1
                 names.add(message.sender)
         conversations = list(_conversations(messages))
-        if len(chats) == len(conversations) == 1:
-            conversations = _parts_of_one(conversations[0])
+        if is_alone and len(chats) == len(conversations) == 1:
+            conversations = list(_parts_of_one(conversations[0]))
+            if len(conversations) > 1:
+                cut = _cut_sentence(conversations)
         for conversation in conversations:
             row = _row_of(conversation, len(names) > 2)
             for before, after in pairwise(row[CHAT_COLUMN]):
@@ -466,16 +550,34 @@ def _made(title: str, chats: Sequence[Sequence[ChatMessage]], all_encodable: boo
             else:
                 rows.append((conversation[0].line, Bad(NOT_UTF8)))
     by_count = sorted(speakers.items(), key=lambda speaker: -speaker[1])
-    return ChatContent(title, tuple(rows), dict(by_count), followers)
+    return ChatContent(title, tuple(rows), dict(by_count), followers, cut)
 
 
-def _parts_of_one(conversation: Sequence[ChatMessage]) -> list[Sequence[ChatMessage]]:
-    """The parts of the only conversation of a chat, if it is long: one row would teach nothing."""
-    count = len(conversation)
-    if count < 2 * MESSAGES_OF_A_PART:
-        return [conversation]
-    begins = range(0, count, MESSAGES_OF_A_PART)
-    return [conversation[begin : begin + MESSAGES_OF_A_PART] for begin in begins]
+def _parts_of_one(conversation: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMessage]]:
+    """The parts of the only conversation of a chat, if it is long: one row would teach nothing.
+    They end at its longest pauses, or are of one length if it has no times."""
+    if len(conversation) < 2 * MESSAGES_OF_A_PART:
+        yield conversation
+    elif _has_times(conversation):
+        yield from _short_enough(conversation, MOST_MESSAGES_OF_A_PART)
+    else:
+        yield from _parts_of_one_length(conversation)
+
+
+def _has_times(messages: Iterable[ChatMessage]) -> bool:
+    return any(message.seconds is not None for message in messages)
+
+
+def _parts_of_one_length(messages: Sequence[ChatMessage]) -> list[Sequence[ChatMessage]]:
+    begins = range(0, len(messages), MESSAGES_OF_A_PART)
+    return [messages[begin : begin + MESSAGES_OF_A_PART] for begin in begins]
+
+
+def _cut_sentence(parts: Sequence[Sequence[ChatMessage]]) -> str:
+    if not any(map(_has_times, parts)):
+        return CUT_WITHOUT_TIMES
+    hours = PAUSE_SECONDS // 3600
+    return f"It is one conversation, without a pause of {hours} hours. One row would teach little, so it is cut into {len(parts):,}, at its longest pauses."
 
 
 def _row_of(conversation: Sequence[ChatMessage], is_group: bool) -> dict[str, Any]:
@@ -504,12 +606,17 @@ def _conversations(messages: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMes
             start = number
 
 
-def _short_enough(messages: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMessage]]:
+def _short_enough(
+    messages: Sequence[ChatMessage], most_messages: int | None = None
+) -> Iterator[Sequence[ChatMessage]]:
+    """The parts of a conversation, cut at its longest pauses until each is short enough."""
     remaining = [messages]
     while remaining:
         conversation = remaining.pop()
         count = len(conversation)
-        if count < 2 or sum(len(message.text) for message in conversation) <= MOST_CHARACTERS:
+        characters = sum(len(message.text) for message in conversation)
+        has_few = most_messages is None or count <= most_messages
+        if count < 2 or (has_few and characters <= MOST_CHARACTERS):
             yield conversation
             continue
         middle = count / 2
@@ -531,27 +638,34 @@ def _pause(before: ChatMessage, after: ChatMessage) -> float:
     return after.seconds - before.seconds
 
 
-def _of_text(text: str) -> tuple[str, Sequence[Sequence[ChatMessage]]]:
-    """The kind of a chat in a text file, and its messages."""
+class ChatParts(NamedTuple):
+    """The chats in a text. cut: how a log without times is cut, in words; empty if it is not."""
+
+    chats: Sequence[Sequence[ChatMessage]]
+    cut: str = ""
+
+
+def _of_text(text: str, is_alone: bool) -> tuple[str, ChatParts]:
+    """The kind of a chat in a text file, and its messages. is_alone: as in `_made`."""
     lines = text.split("\n")
     words = chat_texts.words_of_subtitles(lines)
     if words:
-        return "a transcript", _of_log(words)
+        return "a transcript", _of_log(words, is_alone)
     first_line = next(filter(str.strip, lines), "")
     header = _header_of(first_line)
     if header:
         # Signal's chats have days with the year first; WhatsApp's have them in few countries.
         is_year_first = len(_part(header, "first")) == len("2024")
         if is_year_first:
-            return "a WhatsApp or Signal chat", [_of_whatsapp(lines)]
-        return "a WhatsApp chat", [_of_whatsapp(lines)]
+            return "a WhatsApp or Signal chat", ChatParts([_of_whatsapp(lines)])
+        return "a WhatsApp chat", ChatParts([_of_whatsapp(lines)])
     spoken = chat_texts.messages_of(lines)
     if not spoken:
-        return "a chat", _of_log(lines)
+        return "a chat", _of_log(lines, is_alone)
     messages = [_message(*message, has_media=False) for message in spoken]
-    if any(message.seconds is not None for message in messages):
-        return "a chat", [messages]
-    return "a chat", _parts_of_log(messages, [0])
+    if _has_times(messages):
+        return "a chat", ChatParts([messages])
+    return "a chat", _parts_of_log(messages, [0], is_alone)
 
 
 def _header_of(line: str) -> re.Match[str] | None:
@@ -664,9 +778,9 @@ def _day_seconds(year: str, month: str, day: str) -> float | None:
     return _since_1970(begin)
 
 
-def _of_log(lines: Sequence[str]) -> list[Sequence[ChatMessage]]:
+def _of_log(lines: Sequence[str], is_alone: bool) -> ChatParts:
     """The messages of a log with names alone, in parts between empty lines if these separate
-    conversations."""
+    conversations. is_alone: as in `_made`."""
     messages = list[ChatMessage]()
     begins = [0]
     is_after_gap = False
@@ -686,14 +800,15 @@ def _of_log(lines: Sequence[str]) -> list[Sequence[ChatMessage]]:
         else:
             messages.append(ChatMessage(number, None, "", None, "notice"))
         is_after_gap = False
-    return _parts_of_log([_without_text_as_notice(message) for message in messages], begins)
+    spoken = [_without_text_as_notice(message) for message in messages]
+    return _parts_of_log(spoken, begins, is_alone)
 
 
 def _parts_of_log(
-    messages: Sequence[ChatMessage], begins: Sequence[int]
-) -> list[Sequence[ChatMessage]]:
+    messages: Sequence[ChatMessage], begins: Sequence[int], is_alone: bool
+) -> ChatParts:
     """The conversations of a log, without the lines of its head. begins: the messages behind empty
-    lines."""
+    lines; is_alone: as in `_made`."""
     head = _head_lines(messages)
     messages = messages[head:]
     begins = [0, *(begin - head for begin in begins if begin > head)]
@@ -701,10 +816,11 @@ def _parts_of_log(
     exchanges = [part for part in parts if len({message.sender for message in part}) > 1]
     # Some logs have an empty line after each message.
     if len(parts) > 1 and 2 * len(exchanges) >= len(parts):
-        return parts
+        return ChatParts(parts)
+    if not is_alone or len(messages) <= MESSAGES_OF_A_PART:
+        return ChatParts([messages])
     # Without times, nothing says where a conversation ends, and one row would teach nothing.
-    begins = range(0, len(messages), MESSAGES_OF_A_PART)
-    return [messages[begin : begin + MESSAGES_OF_A_PART] for begin in begins]
+    return ChatParts(_parts_of_one_length(messages), CUT_WITHOUT_TIMES)
 
 
 def _head_lines(messages: Sequence[ChatMessage]) -> int:

@@ -22,6 +22,9 @@ REPLY_NAMES: list[str] = TABLES["reply"]
 CONTEXT_NAMES: list[str] = TABLES["context"]
 # Of remarks about other columns.
 REMARK_NAMES: list[str] = TABLES["remark"]
+# Of classes of texts, and of states, places and degrees, which a text does not say itself.
+CLASS_NAMES: list[str] = TABLES["class"]
+STATE_NAMES: list[str] = TABLES["state"]
 # Of columns that other kinds of rows have.
 OTHER_NAMES: list[str] = TABLES["other"]
 # Of what a text is about, if no column asks.
@@ -70,6 +73,10 @@ _OPTION = re.compile(
 _NEXT_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # The column of an object inside a row.
 _PATH = re.compile(r"\w+(\.\w+)+")
+# The beginning of a name in Chinese or Japanese.
+_WITHOUT_SPACES = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
+# A shorter usual name, such as `a`, is no word of a longer one.
+MIN_NAME_LENGTH = 2
 _ASKING_NAME = re.compile(r"[?？]\W*$")
 _BETWEEN_OPTIONS = re.compile(r"\s*[,;&/+]\s*|\s+and\s+|\s+")
 
@@ -143,10 +150,15 @@ def _asked_with(
     columns = [facts_of(name, sample) for name in names if name not in (question, answer)]
     texts = [column for column in columns if column.holds_text and column.varies]
     details = _called(texts, CONTEXT_NAMES)
-    if details is None and _lower(question) in TOPIC_NAMES:
+    is_answered = _is_named(answer, (*ANSWER_NAMES, *REPLY_NAMES))
+    if details is None and is_answered:
         filled = [column for column in texts if column.filled_share >= LEAST_FILLED]
-        is_answered = _is_named(answer, (*ANSWER_NAMES, *REPLY_NAMES))
-        details = named(filled, DETAILS_NAMES) if is_answered else None
+        if _lower(question) in (*SUBJECT_NAMES, *TOPIC_NAMES):
+            details = named(filled, DETAILS_NAMES)
+        elif _is_named(question, DETAILS_NAMES):
+            subject = _called(filled, SUBJECT_NAMES)
+            if subject:
+                return f"[{subject.name}]\n\n[{question}]"
     if details is None:
         return f"[{question}]"
     return f"[{question}]\n\n[{details.name}]"
@@ -345,14 +357,33 @@ def _likeliest(
     question = named([column for column in filled if column != answer], QUESTION_NAMES)
     unanswered = [column for column in texts if column != answer]
     question = question or _spoken_by(unanswered, ASKING_PEOPLE)
-    question = question or _asking(unanswered) or _called(unanswered, TOPIC_NAMES)
+    question = question or _asking(unanswered)
+    question = question or _called(unanswered, (*SUBJECT_NAMES, *TOPIC_NAMES))
     if question is None and answer is None:
         question, answer = _first_of_equals(texts)
     answer = answer or _longest([column for column in texts if column != question])
-    question = question or _longest([column for column in texts if column != answer])
+    if question is None and answer is not None:
+        others = [column for column in texts if column != answer]
+        if all(column.is_kind for column in others):
+            question = _class_of(others)
+        else:
+            question = _longest(others)
     # The same answer in all rows is better than none.
     others = [column for column in filled if column != question]
     return question, answer or named(others, ANSWER_NAMES)
+
+
+def _class_of(kinds: Sequence[ColumnFacts]) -> ColumnFacts | None:
+    """The column with the classes of a text, among some of few different values: one that is called
+    so, or the only one that is no state, place or degree. None if nothing says which one it is."""
+    called = named(kinds, CLASS_NAMES)
+    if called:
+        return called
+    others = [column for column in kinds if not _is_named(column.name, STATE_NAMES)]
+    candidates = others or kinds
+    if len(candidates) == 1:
+        return candidates[0]
+    return None
 
 
 def _spoken_by(texts: Sequence[ColumnFacts], people: Sequence[str]) -> ColumnFacts | None:
@@ -423,9 +454,17 @@ def named(columns: Iterable[ColumnFacts], usual_names: Sequence[str]) -> ColumnF
 
 
 def _is_named(name: str, usual_names: Sequence[str]) -> bool:
-    """Whether a name has one of the usual names as a word."""
+    """Whether a name is one of the usual names, has it as a word, or ends with it in a script
+    without spaces, where the last part says what a thing is."""
     name_words = _words_of(name)
-    return any(len(usual_name) > 1 and usual_name in name_words for usual_name in usual_names)
+    for usual_name in usual_names:
+        if len(usual_name) < MIN_NAME_LENGTH:
+            continue
+        if usual_name in name_words or usual_name == _lower(name):
+            return True
+        if _WITHOUT_SPACES.match(usual_name) and name_words[-1].endswith(usual_name):
+            return True
+    return False
 
 
 def _words_of(name: str) -> list[str]:

@@ -13,6 +13,7 @@ from runner.data import rows
 from runner.data.chat_exports import CHAT_COLUMN, EXPORTS
 from runner.data.data_sets import DataSet, SplitDataSets
 from runner.data.html_text import text_of_html
+from runner.data.logged_turns import MESSAGES, FoundTurns
 from runner.data.row_files import DataRow
 from runner.data.tokenizers import MISTRAL, Pretrained
 from runner.recipe import templates
@@ -80,6 +81,7 @@ class NoExchange(NoText):
 
 # What preparation changes in conversations, in the words of its report.
 QUESTION_CUT = "conversations that ended with a question; that turn is left out"
+NOTES_CUT = "conversations with notes that only colleagues see; these are left out"
 ROLES_JOINED = "conversations with several turns of one role in a row; they are joined"
 
 
@@ -200,6 +202,10 @@ class ChatSet(DataSet):
         if self.drop_system:
             kept = tuple(turn for turn in kept if turn.role != "system")
         conversation = learnable(kept, tools)
+        found = row.get(MESSAGES)
+        if isinstance(found, FoundTurns) and found.notes:
+            changes = (NOTES_CUT, *conversation.changes)
+            conversation = replace(conversation, changes=changes)
         if template == OWN:
             return conversation
         # With mistral-common, Axolotl 0.19.0 does not train the end of a tool call.

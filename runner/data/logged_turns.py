@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
+from runner.data.html_text import text_of_html
 from runner.recipe.templates import FORMS
 
 MESSAGES = "messages"
@@ -45,8 +46,35 @@ _HUMAN = re.compile(r"\s*(### ?)?Human: ")
 _SPEAKER = re.compile(r"(?:\n\n|\s*### ?)(Human|Assistant): ?")
 
 LEAST_TURNS = 2
+# Of a request: the fields with who asks, the fields of a message on it with who wrote it and with
+# its words, and the request's own words above these messages; the likeliest first.
+_REQUESTERS = (
+    *("requester_id", "requester", "customer_id", "customer", "reporter", "caller", "caller_id"),
+    *("contact_id", "contact", "client_id", "client", "end_user", "submitter_id"),
+)
+_WRITERS = ("author_id", "author", "sender_id", "sender", "from", "user_id", "user", "created_by")
+_WORDS_OF_MESSAGES = ("body_text", "body", "text", "content", "message", "comment", "plain_body")
+_SUBJECTS = ("subject", "title", "summary", "short_description")
+_OPENINGS = ("description_text", "description", "body", "question")
+# Of a person that is an object, the field that says who it is.
+_IDENTITIES = ("id", "email", "name", "username", "display_name")
+# Fields of a message that say by true or false that colleagues alone see it, that everybody does,
+# or that it came in.
+_PRIVATE = ("private", "is_private", "internal", "is_internal")
+_PUBLIC = ("public", "is_public", "jsdPublic")
+_INCOMING = ("incoming", "is_incoming", "inbound")
 
 Turns = list[dict[str, Any]]
+
+
+class FoundTurns(Turns):
+    """The turns of a row that has no column `messages`. fields: those that they come from; notes:
+    how many messages of colleagues among each other are left out."""
+
+    def __init__(self, turns: Turns, fields: Sequence[str], notes: int = 0) -> None:
+        super().__init__(turns)
+        self.fields = tuple(fields)
+        self.notes = notes
 
 
 def with_messages(row: object) -> Any:
@@ -59,24 +87,98 @@ def with_messages(row: object) -> Any:
         return transcripts
     if _is_read_already(row):
         return row
-    for objects in _ways_to_turns(row):
+    for path, objects in _ways_to_turns(row):
         *around, entries = objects
         turns = _turns_of(entries)
+        fields = [".".join(path)]
         if turns[-1]["role"] != "assistant":
             answer = _answer_beside(around)
             if answer:
                 turns.append({"role": "assistant", "content": answer})
+                fields.append(_field_of_answer(around, path))
         system = _system_beside(around)
         if system and turns[0]["role"] != "system":
             turns.insert(0, {"role": "system", "content": system})
         # Prompts without answers are for rewards.
         if any(turn["role"] == "assistant" for turn in turns):
-            return {**row, MESSAGES: turns}
+            return {**row, MESSAGES: FoundTurns(turns, fields)}
+    for name, entries in row.items():
+        request = _turns_of_request(row, name, entries)
+        if request:
+            return {**row, MESSAGES: request}
     for name in _TALKS:
         texts = row.get(name)
         if isinstance(texts, list) and len(texts) > 1 and _are_texts(texts):
-            return {**row, MESSAGES: _alternating(texts)}
+            return {**row, MESSAGES: FoundTurns(_alternating(texts), [name])}
     return row
+
+
+def _turns_of_request(row: Mapping[str, object], name: str, entries: object) -> FoundTurns | None:
+    """The turns of a request and of the messages on it, such as a ticket's comments: who asks is
+    the user, and the others answer. None for another list, or without an answer."""
+    requester = next((_identity(row[field]) for field in _REQUESTERS if row.get(field)), "")
+    if not isinstance(entries, list) or not entries or not requester:
+        return None
+    turns = Turns()
+    notes = 0
+    for entry in entries:
+        if not isinstance(entry, dict):
+            return None
+        text = _first_text(entry, _WORDS_OF_MESSAGES)
+        role = _role_in_request(entry, requester)
+        if text is None or not role:
+            return None
+        if _is_private(entry):
+            notes += 1
+        elif text.strip():
+            turns.append({"role": role, "content": text_of_html(text).strip()})
+    roles = [turn["role"] for turn in turns]
+    if "assistant" not in roles:
+        return None
+    opening = text_of_html(_first_text(row, _OPENINGS) or "").strip()
+    if opening and all(opening != turn["content"] for turn in turns):
+        turns.insert(0, {"role": "user", "content": opening})
+    if turns[0]["role"] != "user":
+        return None
+    subject = (_first_text(row, _SUBJECTS) or "").strip()
+    if subject and subject not in turns[0]["content"]:
+        turns[0]["content"] = f"{subject}\n\n{turns[0]['content']}"
+    return FoundTurns(turns, [name], notes)
+
+
+def _role_in_request(entry: Mapping[str, object], requester: str) -> str:
+    """The role of who wrote a message on a request; empty if it is no such message."""
+    for field in _INCOMING:
+        if isinstance(entry.get(field), bool):
+            return "user" if entry[field] else "assistant"
+    writer = next((_identity(entry[field]) for field in _WRITERS if entry.get(field)), "")
+    if not writer:
+        return ""
+    return "user" if writer == requester else "assistant"
+
+
+def _is_private(entry: Mapping[str, object]) -> bool:
+    """Whether only colleagues see a message."""
+    is_hidden = any(entry.get(field) is True for field in _PRIVATE)
+    return is_hidden or any(entry.get(field) is False for field in _PUBLIC)
+
+
+def _identity(person: object) -> str:
+    """Who a person is, of an identifier, a name or an object with one; empty for anything else."""
+    if isinstance(person, dict):
+        person = next((person[field] for field in _IDENTITIES if person.get(field)), None)
+    if isinstance(person, str | int):
+        return str(person)
+    return ""
+
+
+def _first_text(row: Mapping[str, object], fields: Sequence[str]) -> str | None:
+    """The first of some fields that is a text."""
+    for field in fields:
+        text = row.get(field)
+        if isinstance(text, str):
+            return text
+    return None
 
 
 def _with_transcripts_as_turns(row: Mapping[str, object]) -> dict[str, Any]:
@@ -109,6 +211,9 @@ def _turns_of_transcript(text: object) -> Turns:
 def are_turns_read_whole(name: str, row: Mapping[str, object]) -> bool:
     """Whether a field has turns that are read as they are, and not field by field."""
     value = row[name]
+    found = row.get(MESSAGES)
+    if isinstance(found, FoundTurns) and name in found.fields:
+        return True
     if row.keys().isdisjoint((MESSAGES, "chosen")):
         return False
     return isinstance(value, list) and bool(_turns_of(value))
@@ -141,18 +246,18 @@ def _has_usual_role(turn: object) -> bool:
     return role in _USUAL_ROLES and ("content" in turn or "value" in turn or "tool_calls" in turn)
 
 
-def _ways_to_turns(row: Mapping[str, object]) -> Iterator[list[Any]]:
-    """The objects around each list of turns in a row, and at the end that list; the nearest
-    first."""
-    level: list[list[Any]] = [[row]]
+def _ways_to_turns(row: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], list[Any]]]:
+    """The names on the way to each list of turns in a row, and the objects around it with that list
+    at the end; the nearest first."""
+    level: list[tuple[tuple[str, ...], list[Any]]] = [((), [row])]
     for _ in range(DEEPEST):
         deeper = []
-        for objects in level:
-            for value in objects[-1].values():
+        for path, objects in level:
+            for name, value in objects[-1].items():
                 if isinstance(value, list) and _turns_of(value):
-                    yield [*objects, value]
+                    yield (*path, name), [*objects, value]
                 elif isinstance(value, dict):
-                    deeper.append([*objects, value])
+                    deeper.append(((*path, name), [*objects, value]))
         level = deeper
 
 
@@ -235,6 +340,17 @@ def _answer_beside(objects: Sequence[Mapping[str, object]]) -> str:
             answer = words_of(around.get(name))
             if answer and answer.strip():
                 return answer
+    return ""
+
+
+def _field_of_answer(objects: Sequence[Mapping[str, object]], path: Sequence[str]) -> str:
+    """The field with the answer that `_answer_beside` gives. path: the names on the way to the
+    turns."""
+    for depth in range(len(objects) - 1, -1, -1):
+        for name in _RESPONSES:
+            answer = words_of(objects[depth].get(name))
+            if answer and answer.strip():
+                return ".".join([*path[:depth], name])
     return ""
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from itertools import chain, groupby, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +18,14 @@ from runner.data.logged_turns import with_messages
 from runner.data.row_lists import field_paths, holds_lists, list_of_rows
 from runner.data.table_layout import (
     CARD_SIDES,
+    SAMPLED_CHARACTERS,
     STAMP,
     Header,
     cards_of_cloze,
     encoding_of,
     is_filled,
     open_table,
+    without_sounds,
 )
 from runner.tools import packaged
 from runner.tools.files import once_per_file
@@ -44,6 +46,11 @@ LONGEST_RECORD = 2**20
 # The lines in which the properties of a note end, and one of them: a name, an entry or a remark.
 MOST_FRONT_LINES = 200
 PROPERTY = re.compile(r"[\w. -]{1,60}:(\s|$)|\s+\S|- |#")
+
+
+# A line that separates texts, such as `* * *` or `---`, and how many of them are no chance.
+RULE = re.compile(r"\s*(?:(?:[*_=~#•·–—-]\s*){3,}|⁂\s*)$")
+LEAST_RULES = 4
 
 
 class Bad(NamedTuple):
@@ -427,9 +434,44 @@ def plain_text(text: str) -> str:
     return "".join(lines[front_lines(lines[:MOST_FRONT_LINES]) :])
 
 
+def texts_between(
+    numbered_lines: Iterable[tuple[int, str]], by_rules: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """The lines of each text of a file, and the number of the first one. by_rules: whether lines
+    such as `* * *` separate the texts; else empty lines do. A rule is never a text."""
+    text_lines = list[str]()
+    first_number = 0
+    is_after_gap = True
+    for number, line in numbered_lines:
+        is_gap = not line.strip()
+        is_rule = is_after_gap and RULE.match(line) is not None
+        if is_rule or (is_gap and not by_rules):
+            if text_lines:
+                yield first_number, text_lines
+            text_lines = []
+        elif text_lines or not is_gap:
+            if not text_lines:
+                first_number = number
+            text_lines.append(line)
+        is_after_gap = is_gap or is_rule
+    if text_lines:
+        yield first_number, text_lines
+
+
+@once_per_file
+def has_rules(file: Path) -> bool:
+    """Whether lines such as `* * *` separate the texts of a file, because it has several."""
+    with file.open(encoding=encoding_of(file), errors=KEPT) as lines:
+        beginning = lines.read(SAMPLED_CHARACTERS).split("\n")
+    rules = 0
+    for before, line in pairwise(["", *beginning]):
+        rules += not before.strip() and RULE.match(line) is not None
+    return rules >= LEAST_RULES
+
+
 class Documents(RowFile):
-    """Documents of a text file, separated by empty lines, each with its first line's number.
-    column: of their text."""
+    """Documents of a text file, separated by empty lines or by rules, each with its first line's
+    number. column: of their text."""
 
     def __init__(self, column: str | None) -> None:
         self.column = str(column)
@@ -447,13 +489,9 @@ class Documents(RowFile):
                 return
             above = front_lines(first_lines)
             numbered_lines = enumerate(chain(first_lines[above:], lines), above + 1)
-            for empty, numbered in groupby(
-                numbered_lines, lambda numbered_line: numbered_line[1].isspace()
-            ):
-                if not empty:
-                    first_number, line = next(numbered)
-                    text = "".join([line, *(line for _, line in numbered)]).rstrip("\n")
-                    yield first_number, {self.column: text} if is_encodable(text) else Bad(NOT_UTF8)
+            for first_number, text_lines in texts_between(numbered_lines, has_rules(file)):
+                text = "".join(text_lines).rstrip("\n")
+                yield first_number, {self.column: text} if is_encodable(text) else Bad(NOT_UTF8)
 
 
 class _Lines(Iterator[str]):
@@ -571,7 +609,7 @@ class Table(RowFile):
             fields = [""]
             error = ""
             try:
-                fields = next(reader)
+                fields = without_sounds(next(reader))
             except StopIteration:
                 return
             except csv.Error as reason:

@@ -10,8 +10,8 @@ from itertools import accumulate, count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from runner.data import chat_logs, data_sets, row_files, spreadsheets
-from runner.data.archives import unpacked
+from runner.data import chat_logs, data_sets, feeds, row_files, spreadsheets
+from runner.data.archives import MEDIA, unpacked
 from runner.data.row_files import (
     Bad,
     DataRow,
@@ -24,7 +24,14 @@ from runner.data.row_files import (
 )
 from runner.data.table_layout import encoding_of
 from runner.tools import packaged
-from runner.tools.files import TEXTS, is_hidden, read_json, saved_by_datasets, text_files
+from runner.tools.files import (
+    SUBTITLES,
+    TEXTS,
+    is_hidden,
+    read_json,
+    saved_by_datasets,
+    text_files,
+)
 from runner.tools.problem import Stop, did_you_mean, listed, plural
 
 
@@ -132,6 +139,9 @@ class TextFolder(RowFile):
         self.column = column
 
     def columns(self, folder: Path) -> list[str]:
+        refusal = refusal_of_folder(folder)
+        if refusal:
+            raise Unreadable(refusal[0], hint=refusal[1])
         hint = f"Name a file, save it with `save_to_disk`, or, for plain text, put files ending in {listed(TEXTS, 'or')} in it."
         raise Unreadable("it is a folder that `datasets` did not save.", hint=hint)
 
@@ -233,10 +243,14 @@ LEAST_OBJECTS, SAMPLED_OBJECTS = 3, 20
 
 
 class Zipped(RowFile):
-    """A ZIP file with a file of rows, or several. reader_of: gives the reader of what is inside."""
+    """A ZIP file with a file of rows, several, or texts. reader_of: gives the reader of what is
+    inside; column: the name for texts."""
 
-    def __init__(self, reader_of: Callable[[Path], RowFile | None]) -> None:
+    def __init__(
+        self, reader_of: Callable[[Path], RowFile | None], column: str | None = None
+    ) -> None:
         self.reader_of = reader_of
+        self.column = column
 
     def columns(self, file: Path) -> list[str]:
         inside, reader = self._inside(file)
@@ -252,7 +266,11 @@ class Zipped(RowFile):
 
     def _inside(self, file: Path) -> tuple[Path, RowFile]:
         inside = unpacked(file)
-        if inside.is_dir() and not chat_logs.chat_of(inside):
+        reads_texts = bool(self.column) and is_archive_of_texts(file)
+        if inside.is_dir() and not reads_texts and not chat_logs.chat_of(inside):
+            refusal = refusal_of_folder(inside)
+            if refusal:
+                raise Unreadable(refusal[0], hint=refusal[1])
             _require_tables(inside)
             if not _tables_in(inside) and not saved_by_datasets(inside):
                 raise Unreadable("it holds neither tables nor texts.", hint=UNPACK)
@@ -298,6 +316,48 @@ def holds_texts(folder: Path) -> bool:
     return bool(texts) and len(texts) > len(_tables_in(folder))
 
 
+def is_archive_of_texts(file: Path) -> bool:
+    """Whether a file is a ZIP file with texts, and without tables."""
+    if file.suffix.lower() != ".zip" or not file.is_file():
+        return False
+    try:
+        inside = unpacked(file)
+    except Unreadable:
+        return False
+    return inside.is_dir() and bool(text_files(inside)) and not _tables_in(inside)
+
+
+def refusal_of_folder(folder: Path) -> tuple[str, str] | None:
+    """What a folder holds instead of rows and texts, and the way out; None for another folder."""
+    if text_files(folder) or _tables_in(folder):
+        return None
+    documents = documents_in(folder)
+    if not documents:
+        return None
+    ending = max(documents, key=lambda ending: len(documents[ending]))
+    kind = WITHOUT_ROWS[ending]
+    count = len(documents[ending])
+    of_ending = f"{count:,} {plural('file', count)} ending in {ending}"
+    return f"it holds {of_ending}, and {kind['holds']}.", f"For each file: {kind['way_out']}"
+
+
+def documents_in(folder: Path) -> dict[str, list[Path]]:
+    """The files below a folder that hold no rows, by their endings; without pictures, sound and
+    video, and without the files that a program writes while it has another one open."""
+    documents = dict[str, list[Path]]()
+    for file in sorted(folder.rglob("*")):
+        ending = file.suffix.lower()
+        is_document = ending in WITHOUT_ROWS and ending not in SEEN_OR_HEARD
+        is_lock = file.name.startswith(LOCK_OF_OFFICE)
+        if is_document and not is_lock and file.is_file() and not is_hidden(file, folder):
+            documents.setdefault(ending, []).append(file)
+    return {ending: files for ending, files in documents.items() if ending not in SUBTITLES}
+
+
+# What stands beside texts without being meant as one, and how Word begins the name of a lock.
+SEEN_OR_HEARD = {*MEDIA} - {".pdf"}
+LOCK_OF_OFFICE = "~$"
+
 # What Notion adds to the name of a table that has all rows, beside one with those of a view.
 ALL_ROWS = "_all"
 UNPACK = "Unpack it, and open what it holds. Save questions and answers as CSV, and texts as .txt."
@@ -309,11 +369,14 @@ READERS: dict[str, RowFile] = {
     **dict.fromkeys(YAML, row_files.YamlList()),
     ".csv": chat_logs.TableFile(),
     ".tsv": chat_logs.TableFile(),
-    **dict.fromkeys((*TEXTS, *chat_logs.SUBTITLES), chat_logs.TextFile()),
+    **dict.fromkeys((*TEXTS, *SUBTITLES), chat_logs.TextFile()),
     ".parquet": Parquet(),
     **dict.fromkeys(spreadsheets.ENDINGS, spreadsheets.Spreadsheet()),
+    feeds.FEED_ENDING: feeds.Feed(),
 }
-ENDINGS = (*(ending for ending in READERS if ending not in chat_logs.SUBTITLES), ".zip")
+# Endings of files of which only some have rows.
+SELDOM = (*SUBTITLES, feeds.FEED_ENDING)
+ENDINGS = (*(ending for ending in READERS if ending not in SELDOM), ".zip")
 READABLE = f"Its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
 # What people name that holds no rows, by its ending.
 WITHOUT_ROWS: dict[str, dict[str, str]] = {
@@ -325,10 +388,10 @@ WITHOUT_ROWS: dict[str, dict[str, str]] = {
 
 def without_rows(file: Path) -> dict[str, str] | None:
     """What a file holds instead of rows, and the way out; None if it may have rows. Subtitles have
-    some if their lines have the names of people."""
+    some if their lines have the names of people, and XML if it is a feed."""
     kind = WITHOUT_ROWS.get(file.suffix.lower())
-    is_talk = file.suffix.lower() in chat_logs.SUBTITLES and chat_logs.chat_of(file)
-    if kind is None or file.is_dir() or is_talk:
+    is_talk = file.suffix.lower() in SUBTITLES and chat_logs.chat_of(file)
+    if kind is None or file.is_dir() or is_talk or feeds.is_feed(file):
         return None
     return kind
 
@@ -343,7 +406,7 @@ def is_quick(file: Path) -> bool:
     suffix = ending_of(file)
     if suffix in ROW_BY_ROW:
         return True
-    whole = (".json", *YAML, *TEXTS, ".zip", *spreadsheets.ENDINGS)
+    whole = (".json", *YAML, *TEXTS, ".zip", *spreadsheets.ENDINGS, feeds.FEED_ENDING)
     return suffix in whole and file.stat().st_size < QUICK_BYTES
 
 
@@ -356,7 +419,7 @@ def reader_of(
     if path.is_dir():
         return _reader_of_folder(path, split, column)
     if suffix == ".zip":
-        return Zipped(partial(reader_of, split=split, column=column, sheet=sheet))
+        return Zipped(partial(reader_of, split=split, column=column, sheet=sheet), column)
     if suffix in TEXTS and column:
         return row_files.Documents(column)
     if suffix in spreadsheets.ENDINGS:
@@ -367,10 +430,10 @@ def reader_of(
 def _reader_of_folder(folder: Path, split: str | None, column: str | None) -> RowFile:
     if saved_by_datasets(folder):
         return SavedFolder(split)
-    if chat_logs.chat_of(folder):
-        return chat_logs.ChatFolder()
     if column and text_files(folder):
         return TextFolder(column)
+    if chat_logs.chat_of(folder):
+        return chat_logs.ChatFolder()
     tables = _tables_in(folder)
     if _are_objects(tables):
         return ObjectFolder(tables)
@@ -381,7 +444,7 @@ def _reader_of_folder(folder: Path, split: str | None, column: str | None) -> Ro
 
 def _tables_in(folder: Path) -> list[Path]:
     """The files of rows below a folder that are no texts, sorted by name."""
-    endings = READERS.keys() - {*TEXTS, *YAML}  # YAML is rather a recipe
+    endings = READERS.keys() - {*TEXTS, *SELDOM, *YAML}  # YAML is rather a recipe
     tables = []
     for file in sorted(folder.rglob("*")):
         is_table = file.suffix.lower() in endings

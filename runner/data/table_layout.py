@@ -29,6 +29,7 @@ from runner.tools.files import once_per_file
 SAMPLED_BYTES = 1_000_000
 SAMPLED_RECORDS = 30
 SAMPLED_CHARACTERS = 300_000
+SAMPLED_LINES = 5_000
 SEPARATORS = ",;\t|"
 MARKS_OF_TABLES = "\t;|"
 SURE = 1.8  # of 2, as `_regularity` gives it
@@ -45,6 +46,8 @@ CLOZE = re.compile(r"\{\{c(?P<number>\d+)::(?P<words>.*?)(?:::(?P<hint>[^{}]*?))
 # Of the cells of a column, those with such words.
 LEAST_CLOZE = 0.5
 GAP = "____"
+# What stands for a sound in a card, and the marks around words that are read aloud.
+SOUND_MARK = re.compile(r"[ \t]*\[(?:sound:[^\[\]\n]+|/?anki:(?:play|tts)[^\[\]\n]*)\]")
 # The beginning of a comment in Jira's export.
 STAMP = re.compile(
     r"\d{1,4}[/. -](?:\w{3}|\d{1,2})[/. -]\d{2,4} \d{1,2}:\d{2}(?: [AP]M)?;[^;\n]{3,80};\s*", re.I
@@ -386,6 +389,22 @@ def _with_marks(header: Header, records: Iterable[Record]) -> Header:
         if filled and all(map(STAMP.match, filled)):
             stamped.append(name)
     return replace(header, cloze=cloze, stamped=tuple(stamped))
+
+
+def without_sounds(cells: list[str]) -> list[str]:
+    """The cells of a line, without Anki's marks of sounds."""
+    if not any("[sound:" in cell or "[anki:" in cell for cell in cells):
+        return cells
+    return [SOUND_MARK.sub("", cell).strip() for cell in cells]
+
+
+def first_sound(lines: Iterable[str]) -> str:
+    """Anki's first mark of a sound in the beginning of a text; empty without one."""
+    for line in islice(lines, SAMPLED_LINES):
+        mark = SOUND_MARK.search(line)
+        if mark:
+            return mark[0].strip()
+    return ""
 
 
 def cards_of_cloze(text: str) -> list[tuple[str, str]]:

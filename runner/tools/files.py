@@ -305,6 +305,8 @@ def stamp_of(path: Path) -> tuple[Stamp, bool]:
 
 
 TEXTS = (".txt", ".md")  # the kinds of files in a folder of text
+# Of transcripts: in a folder they are texts too, and are read without their times.
+SUBTITLES = (".vtt", ".srt", ".sbv")
 
 
 def is_text_file(file: Path) -> bool:
@@ -316,7 +318,8 @@ def text_files(folder: Path) -> list[Path]:
     """The texts below a folder, without those in hidden folders, which belong to programs."""
     files = []
     for file in sorted(folder.rglob("*")):
-        if is_text_file(file) and file.is_file() and not is_hidden(file, folder):
+        is_text = file.suffix.lower() in (*TEXTS, *SUBTITLES)
+        if is_text and file.is_file() and not is_hidden(file, folder):
             files.append(file)
     return files
 

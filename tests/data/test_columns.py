@@ -127,3 +127,32 @@ def test_several_answers_without_a_right_one_are_no_quiz():
     question, answer = likely_pair(list(rows[0]), rows)
     assert question == "[question]"
     assert answer == "[answer_1]"
+
+
+def test_names_of_classes_come_before_names_of_states():
+    melding = "Er ligt afval bij de container in straat {}."
+    states = {"Wijk": ["Noord", "Centrum"], "Status": ["Afgehandeld", "In behandeling"]}
+    rows = table(12, Melding=melding, Soort=["Afval", "Wegen"], **states)
+    assert question_and_answer(list(rows[0]), rows) == ("Melding", "Soort")
+    rows = table(12, Melding=melding, Status=states["Status"])
+    assert question_and_answer(list(rows[0]), rows) == ("Melding", "Status")
+
+
+def test_several_columns_of_few_values_without_such_names_are_asked_about():
+    rows = table(12, Report="There is waste in street {}.", Ring=["a", "b"], Round=["x", "y"])
+    assert question_and_answer(list(rows[0]), rows) is None
+
+
+@pytest.mark.parametrize(
+    ("subject", "details", "answer"),
+    [
+        ("Short description", "Description", "Close notes"),
+        ("Betreff", "Beschreibung", "Lösung"),
+        ("Asunto", "Descripción", "Notas de resolución"),
+        ("Onderwerp", "Omschrijving", "Afhandeling"),
+        ("件名", "お問い合わせ内容", "対応内容"),
+    ],
+)
+def test_the_subject_and_the_details_of_a_request_are_its_question(subject, details, answer):
+    rows = table(**{subject: "Printer {}", details: "It is empty {}. Why?", answer: LONG})
+    assert likely_pair(list(rows[0]), rows) == (f"[{subject}]\n\n[{details}]", f"[{answer}]")

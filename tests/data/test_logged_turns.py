@@ -72,3 +72,25 @@ def test_turns_that_are_read_whole_are_one_column():
 def test_the_first_comment_that_repeats_its_ticket_is_no_answer():
     ticket = {"description": ASKED, "comments": [{"body": ASKED}, {"body": ANSWERED}]}
     assert field_paths(ticket) == ["description", "comments", "comments.1.body"]
+
+
+def test_the_messages_on_a_request_are_turns_without_those_of_colleagues():
+    comments = [
+        {"author_id": 7, "body": "Thanks, it works.", "public": True},
+        {"author_id": 9, "body": "Ask for the log.", "public": False},
+        {"author_id": 9, "body": "Glad to hear it.", "public": True},
+    ]
+    request = {"subject": "Login", "description": "I cannot log in.", "requester_id": 7}
+    row = with_messages({**request, "comments": comments})
+    assert [(turn["role"], turn["content"]) for turn in row["messages"]] == [
+        ("user", "Login\n\nI cannot log in."),
+        ("user", "Thanks, it works."),
+        ("assistant", "Glad to hear it."),
+    ]
+    assert row["messages"].notes == 1
+    assert row["messages"].fields == ("comments",)
+
+
+def test_comments_without_a_requester_are_no_conversation():
+    row = {"title": "Login", "comments": [{"author": "Eva", "body": "Me too."}]}
+    assert with_messages(row) is row

@@ -7,13 +7,22 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 from runner.data.chat_logs import JsonFile, chat_of
 from runner.data.logged_turns import with_messages
-from runner.data.row_files import Bad, RowFile, Table, Unreadable, ending_of, library
+from runner.data.row_files import (
+    Bad,
+    RowFile,
+    Table,
+    Unreadable,
+    ending_of,
+    has_rules,
+    library,
+    texts_between,
+)
 from runner.data.rows import reader_of
 from runner.data.table_layout import open_table
 from runner.tools.files import is_text_file, read_json, saved_by_datasets, text_files
@@ -134,8 +143,9 @@ def _json(file: Path, columns: Iterable[str]) -> SampledRows:
 
 def _documents(file: Path) -> SampledRows:
     lines = _Excerpt(file, READ_OF_TABLE)
-    groups = groupby(lines, key=lambda line: bool(line.strip()))
-    documents = (document for has_text, document in groups if has_text)
+    # One character for each byte: the lengths are those in bytes.
+    as_text = (line.decode("latin-1") for line in lines)
+    documents = (text for _, text in texts_between(enumerate(as_text, 1), has_rules(file)))
     count, kept = evenly(sum(map(len, document)) for document in documents)
     return SampledRows.of_part(count, kept, "documents", lines.read, file.stat().st_size)
 

@@ -62,7 +62,7 @@ from runner.run import this_machine
 from runner.run.run_folder import folder
 from runner.run.this_machine import LocalRun
 from runner.tools import packaged
-from runner.tools.files import is_text_file, write_text
+from runner.tools.files import write_text
 from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed
 from runner.tools.settings import Section
 from runner.trainer.records import GLANCE, evenly
@@ -231,7 +231,7 @@ def columns_of(name: str, texts: bool = False, sheet: str | None = None) -> list
             f"The file `{file}` does not exist.",
             f"{hint} A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET.",
         )
-    if texts and (is_text_file(file) or file.is_dir()):
+    if texts and data_file.holds_plain_texts(file):
         return []
     try:
         return rows.columns(file, sheet=sheet)
