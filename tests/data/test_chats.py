@@ -235,8 +235,8 @@ def test_every_message_of_whatsapp_comes_back_in_order(header, spoken):
     for name, text, minutes in spoken:
         moment += timedelta(minutes=minutes)
         lines.append(f"{moment.strftime(header)}{name}: {text}")
-    _, (messages,) = chat_logs._of_text("\n".join(lines))
-    chat = chat_logs._made("a chat", [messages], all_encodable=True)
+    _, parts = chat_logs._of_text("\n".join(lines), is_alone=False)
+    chat = chat_logs._made("a chat", parts.chats, all_encodable=True, is_alone=False)
     found = []
     for _, row in chat.rows:
         for message in row["chat_log"]:
@@ -250,8 +250,9 @@ def test_every_message_of_whatsapp_comes_back_in_order(header, spoken):
 @given(st.text(max_size=400))
 @settings(max_examples=300, deadline=None)
 def test_whatever_a_text_holds_each_line_is_in_a_message_or_counted(text):
-    _, chats = chat_logs._of_text(text)
-    chat = chat_logs._made("a chat", chats, all_encodable=False)
+    _, parts = chat_logs._of_text(text, is_alone=True)
+    chats = parts.chats
+    chat = chat_logs._made("a chat", chats, all_encodable=False, is_alone=True)
     words = 0
     left_out = 0
     for _, row in chat.rows:
@@ -285,7 +286,7 @@ ANYTHING = st.recursive(
 def test_whatever_json_holds_it_is_a_chat_or_none(content):
     title, chats = chat_logs._of_json(content)
     if chats:
-        chat_logs._made(title, chats, all_encodable=False)
+        chat_logs._made(title, chats, all_encodable=False, is_alone=True)
 
 
 @given(st.sampled_from(list(chat_exports.EXPORTS)), st.data())
