@@ -44,7 +44,8 @@ BEGINNING = 4000  # bytes of a file, which would name the scenario of a recipe
 SAMPLED_ROWS = 100
 MOST_FILES = 5  # that a sentence names
 # Fewer paragraphs, or longer ones, need no word.
-LEAST_PARAGRAPHS, SHORT_PARAGRAPH = 5, 200
+LEAST_PARAGRAPHS = 5
+SHORT_PARAGRAPH = 200
 TEXT_TABLES = (".csv", ".tsv", ".txt")
 USUAL_ENCODINGS = ("utf-8-sig", "utf-16")  # which say themselves what they are
 MAKES_RECIPE = "`recipe new` makes a recipe of it."
@@ -101,10 +102,10 @@ def kind_of(file: Path) -> str:
         return "conversations"
     if file.is_dir():
         return "text" if rows.holds_texts(file) else ""
-    if rows.is_archive_of_texts(file) or feeds.is_feed(file):
-        return "text"
     if not file.is_file():
         return ""
+    if rows.is_archive_of_texts(file) or feeds.is_feed(file):
+        return "text"
     suffix = file.suffix.lower()
     if suffix in TEXTS and is_no_text(file):
         return ""
@@ -157,9 +158,9 @@ def _described(file: Path) -> tuple[str, str]:
         return f"This is not a recipe, but data that cannot be read: {reason}", reason.hint
     except Stop as reason:
         return f"This is not a recipe, but data that cannot be read: {reason}", ""
-    found = sample[0].get(MESSAGES) if sample else None
-    if isinstance(found, FoundTurns):
-        own_names = [name for name in names if name != MESSAGES or name in found.fields]
+    turns = sample[0].get(MESSAGES) if sample else None
+    if isinstance(turns, FoundTurns):
+        own_names = [name for name in names if name != MESSAGES or name in turns.fields]
     else:
         own_names = names
     message = f"This is a file of rows, not a recipe. Its columns are {listed(own_names)}."
@@ -170,8 +171,8 @@ def _described(file: Path) -> tuple[str, str]:
     rivals = columns.rival_answers(names, sample)
     if not set(names) >= PREFERENCES:
         pair = columns.likely_pair(names, sample)
-    if isinstance(found, FoundTurns):
-        message += f" They hold conversations, whose turns come from {listed(found.fields)}."
+    if isinstance(turns, FoundTurns):
+        message += f" They hold conversations, whose turns come from {listed(turns.fields)}."
     elif form:
         message += " They hold conversations."
     elif pair:
@@ -276,7 +277,7 @@ def _division_facts(file: Path) -> list[tuple[str, str]]:
     if len(texts) < LEAST_PARAGRAPHS or characters >= SHORT_PARAGRAPH * len(texts):
         return []
     fact = f"Each paragraph is a text of its own, of {round(characters / len(texts)):,} characters on average."
-    remedy = "To keep paragraphs together, write lines such as `* * *` between longer texts, four or more, or save each text as a file, in one folder."
+    remedy = "To keep paragraphs together, write at least four lines such as `* * *` between longer texts. Or save each text as a file, in one folder."
     return [(fact, remedy)]
 
 

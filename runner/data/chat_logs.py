@@ -52,10 +52,12 @@ PAUSE_SECONDS = 12 * 3600
 MOST_CHARACTERS = 4000
 # Of a log without times and gaps, the messages that are taken together; and of the only
 # conversation of a chat with times, the most between two cuts.
-MESSAGES_OF_A_PART, MOST_MESSAGES_OF_A_PART = 10, 20
+MESSAGES_OF_A_PART = 10
+MOST_MESSAGES_OF_A_PART = 20
 CUT_WITHOUT_TIMES = f"Its messages have no times, so nothing shows where a conversation ends. Each {MESSAGES_OF_A_PART} of them are read as one."
 # Of the texts of a folder of chats, those that are chats; these many are looked at first.
-LEAST_CHATS_SHARE, SAMPLED_CHATS = 0.8, 20
+LEAST_CHATS_SHARE = 0.8
+SAMPLED_CHATS = 20
 # A cut leaves at least this share of the messages on both sides, so that no side is a scrap.
 LEAST_SIDE = 0.25
 # The lines of a text file by which it is recognised, and the share of them that must begin with a
@@ -410,8 +412,8 @@ def _without_head(names: Sequence[str]) -> Sequence[str]:
 def _count_of_head(lines: Sequence[str], names: Sequence[str]) -> int:
     """How many lines are above the first one with one of some names."""
     for number, line in enumerate(lines):
-        named = _NAMED_LINE.match(line)
-        if named and named["name"] == names[0]:
+        header = _NAMED_LINE.match(line)
+        if header and header["name"] == names[0]:
             return number
     return 0
 

@@ -379,8 +379,8 @@ def _class_of(kinds: Sequence[ColumnFacts]) -> ColumnFacts | None:
     called = named(kinds, CLASS_NAMES)
     if called:
         return called
-    others = [column for column in kinds if not _is_named(column.name, STATE_NAMES)]
-    candidates = others or kinds
+    unlike_states = [column for column in kinds if not _is_named(column.name, STATE_NAMES)]
+    candidates = unlike_states or kinds
     if len(candidates) == 1:
         return candidates[0]
     return None

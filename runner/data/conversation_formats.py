@@ -202,8 +202,8 @@ class ChatSet(DataSet):
         if self.drop_system:
             kept = tuple(turn for turn in kept if turn.role != "system")
         conversation = learnable(kept, tools)
-        found = row.get(MESSAGES)
-        if isinstance(found, FoundTurns) and found.notes:
+        logged = row.get(MESSAGES)
+        if isinstance(logged, FoundTurns) and logged.notes:
             changes = (NOTES_CUT, *conversation.changes)
             conversation = replace(conversation, changes=changes)
         if template == OWN:

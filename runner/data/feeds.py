@@ -73,5 +73,5 @@ def _post_of(element: ElementTree.Element) -> tuple[str, str]:
     is_text = fields.get("post_type", "") in _KINDS_OF_TEXTS
     if not is_text or fields.get("status") in _LEFT_BEHIND:
         return "", ""
-    words = next((fields[name] for name in _WORDS if fields.get(name)), "")
-    return fields.get("title", ""), text_of_html(_COMMENT.sub("", words)).strip()
+    content = next((fields[name] for name in _WORDS if fields.get(name)), "")
+    return fields.get("title", ""), text_of_html(_COMMENT.sub("", content)).strip()

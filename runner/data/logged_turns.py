@@ -211,8 +211,8 @@ def _turns_of_transcript(text: object) -> Turns:
 def are_turns_read_whole(name: str, row: Mapping[str, object]) -> bool:
     """Whether a field has turns that are read as they are, and not field by field."""
     value = row[name]
-    found = row.get(MESSAGES)
-    if isinstance(found, FoundTurns) and name in found.fields:
+    turns = row.get(MESSAGES)
+    if isinstance(turns, FoundTurns) and name in turns.fields:
         return True
     if row.keys().isdisjoint((MESSAGES, "chosen")):
         return False

@@ -354,7 +354,7 @@ def documents_in(folder: Path) -> dict[str, list[Path]]:
     return {ending: files for ending, files in documents.items() if ending not in SUBTITLES}
 
 
-# What stands beside texts without being meant as one, and how Word begins the name of a lock.
+# Pictures and sounds are beside texts without being meant as one. So Word begins a lock's name.
 SEEN_OR_HEARD = {*MEDIA} - {".pdf"}
 LOCK_OF_OFFICE = "~$"
 
