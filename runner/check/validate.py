@@ -286,31 +286,13 @@ def examined(
     except Stop as stop:
         reasons = stop.problems or [Problem(document.file, 0, 0, stop.text)]
         return None, problems + found_by("translation", reasons)
-    problems += _beyond_rules(recipe, plan, online, allowed)
-    return recipe, problems
-
-
-def _beyond_rules(
-    recipe: Recipe, plan: Plan, online: bool, allowed: Collection[str]
-) -> list[Problem]:
-    """The problems that the plan and the hub show, and no rule."""
-    problems = found_by("forecast", forecasting().problems(recipe, plan, allowed))
+    problems += found_by("forecast", forecasting().problems(recipe, plan, allowed))
     if online:
         on_hub = sources.datasets(recipe)
     else:
         on_hub = sources.unasked(recipe)
-    return [*problems, *found_by("on-hub", on_hub)]
-
-
-def notes_of_check(recipe: Recipe, notes: Iterable[Problem]) -> list[Problem]:
-    """All notes that `recipe check` prints on a valid recipe. notes: those of its rules."""
-    all_notes = list(notes)
-    with suppress(Stop):  # the command itself reports that it makes no plan
-        plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
-        for problem in _beyond_rules(recipe, plan, online=False, allowed=()):
-            if problem.severity == "note":
-                all_notes.append(problem)
-    return all_notes
+    problems += found_by("on-hub", on_hub)
+    return recipe, problems
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:

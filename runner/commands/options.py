@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 
 from runner import catalog, scenarios
 from runner.check import by_schema
-from runner.check.validate import load, notes_of_check, override, valid
+from runner.check.validate import load, override, valid
 from runner.recipe.overrides import from_options
 from runner.recipe.reading import read
 from runner.recipe.recipe import Override, Recipe
@@ -320,8 +320,6 @@ def open_recipe(
     aside: print on standard error."""
     wished = os.environ if environment else {}
     recipe, effective, notes = load(path, [*from_options(sets), *(more or [])], wished, look)
-    if look and any(note.line for note in notes):
-        notes = notes_of_check(recipe, notes)
     _print_number_of_notes([path, *set_words(sets)], notes)
     for change in effective:
         say(f"{change}", err=aside)
