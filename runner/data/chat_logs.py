@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
@@ -777,7 +777,7 @@ def _day_seconds(year: str, month: str, day: str) -> float | None:
         begin = datetime(number_of_year, int(month), int(day))
     except ValueError:
         return None
-    return _since_1970(begin)
+    return chat_texts.since_1970(begin)
 
 
 def _of_log(lines: Sequence[str], is_alone: bool) -> ChatParts:
@@ -1048,7 +1048,7 @@ def _seconds_of_google(written: str) -> float | None:
         moment = datetime.strptime(" ".join(parts.groups()), "%B %d, %Y %I:%M:%S %p")
     except ValueError:
         return None
-    return _since_1970(moment)
+    return chat_texts.since_1970(moment)
 
 
 def _of_messenger(entries: Sequence[Any]) -> list[ChatMessage]:
@@ -1130,11 +1130,6 @@ def _message(
     return ChatMessage(number, sender, words, seconds, "" if words else "notice")
 
 
-def _since_1970(moment: datetime) -> float:
-    """The seconds from the beginning of 1970, on the same clock."""
-    return (moment - datetime(1970, 1, 1)) / timedelta(seconds=1)
-
-
 def _seconds_of(written: object) -> float | None:
     """The seconds of a time in ISO 8601, or with the day first; None for another one."""
     if not isinstance(written, str):
@@ -1144,4 +1139,4 @@ def _seconds_of(written: object) -> float | None:
         moment = datetime.fromisoformat(with_day_first)
     except ValueError:
         return None
-    return _since_1970(moment.replace(tzinfo=None))
+    return chat_texts.since_1970(moment.replace(tzinfo=None))

@@ -4,7 +4,7 @@ a name and a time above each message, or both before it on its line."""
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -197,13 +197,14 @@ def _with_names_before(lines: Sequence[str]) -> list[SpokenText]:
 def words_of_subtitles(lines: Sequence[str]) -> list[str]:
     """The lines of subtitles without their times, numbers and marks; a voice is a name before its
     words. Empty for another text."""
-    cues = [number for number, line in enumerate(lines) if _CUE.match(line)]
+    cues = {number for number, line in enumerate(lines) if _CUE.match(line)}
     if len(cues) < LEAST_CUES:
         return []
+    first_cue = min(cues)
     words = []
     for number, line in enumerate(lines):
         is_number = number + 1 in cues and _CUE_NUMBER.match(line)
-        if number < cues[0] or number in cues or is_number or line.startswith(_NOTES):
+        if number < first_cue or number in cues or is_number or line.startswith(_NOTES):
             continue
         spoken = _TAG.sub("", _VOICE.sub(r"\g<name>: ", line)).strip()
         if spoken:
@@ -243,7 +244,12 @@ def seconds_of(written: str) -> float | None:
         moment = datetime(year, month, day_number, hour, clock_numbers[1])
     except ValueError:
         return None
-    return (moment - datetime(1970, 1, 1)).total_seconds()
+    return since_1970(moment)
+
+
+def since_1970(moment: datetime) -> float:
+    """The seconds from the beginning of 1970, on the same clock."""
+    return (moment - datetime(1970, 1, 1)) / timedelta(seconds=1)
 
 
 def _year_month_day(day: str, numbers: Sequence[int]) -> tuple[int, int, int]:

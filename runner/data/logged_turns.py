@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.data.html_text import text_of_html
 from runner.recipe.templates import FORMS
@@ -92,13 +92,13 @@ def with_messages(row: object) -> Any:
         turns = _turns_of(entries)
         fields = [".".join(path)]
         if turns[-1]["role"] != "assistant":
-            answer = _answer_beside(around)
+            answer = _innermost(around, _RESPONSES)
             if answer:
-                turns.append({"role": "assistant", "content": answer})
-                fields.append(_field_of_answer(around, path))
-        system = _system_beside(around)
+                turns.append({"role": "assistant", "content": answer.words})
+                fields.append(".".join([*path[: answer.depth], answer.name]))
+        system = _innermost(around, _SYSTEMS)
         if system and turns[0]["role"] != "system":
-            turns.insert(0, {"role": "system", "content": system})
+            turns.insert(0, {"role": "system", "content": system.words})
         # Prompts without answers are for rewards.
         if any(turn["role"] == "assistant" for turn in turns):
             return {**row, MESSAGES: FoundTurns(turns, fields)}
@@ -233,7 +233,7 @@ def _is_read_already(row: Mapping[str, object]) -> bool:
         last = turns[-1]
         usual = all(_has_usual_role(turn) for turn in turns)
         is_answered = isinstance(last, dict) and (
-            _role_of(last) == "assistant" or _answer_beside([row]) == ""
+            _role_of(last) == "assistant" or _innermost([row], _RESPONSES) is None
         )
         return usual and is_answered and isinstance(row.get("system", ""), str)
     return any(set(names) <= row.keys() for names in _OTHER_FORMS)
@@ -333,34 +333,23 @@ def _words_of_list(entries: Sequence[object]) -> str | None:
     return "".join(texts)
 
 
-def _answer_beside(objects: Sequence[Mapping[str, object]]) -> str:
-    """The response in the innermost of some objects that has one; empty without one."""
-    for around in reversed(objects):
-        for name in _RESPONSES:
-            answer = words_of(around.get(name))
-            if answer and answer.strip():
-                return answer
-    return ""
+class _Beside(NamedTuple):
+    """Words beside turns. depth: of the object that has them; name: their field."""
+
+    depth: int
+    name: str
+    words: str
 
 
-def _field_of_answer(objects: Sequence[Mapping[str, object]], path: Sequence[str]) -> str:
-    """The field with the answer that `_answer_beside` gives. path: the names on the way to the
-    turns."""
+def _innermost(objects: Sequence[Mapping[str, object]], names: Sequence[str]) -> _Beside | None:
+    """The words in the first of some fields that has any, in the innermost of some objects; None
+    without words."""
     for depth in range(len(objects) - 1, -1, -1):
-        for name in _RESPONSES:
-            answer = words_of(objects[depth].get(name))
-            if answer and answer.strip():
-                return ".".join([*path[:depth], name])
-    return ""
-
-
-def _system_beside(objects: Sequence[Mapping[str, object]]) -> str:
-    for around in reversed(objects):
-        for name in _SYSTEMS:
-            system = words_of(around.get(name))
-            if system and system.strip():
-                return system
-    return ""
+        for name in names:
+            words = words_of(objects[depth].get(name))
+            if words and words.strip():
+                return _Beside(depth, name, words)
+    return None
 
 
 def _are_texts(values: Sequence[object]) -> bool:
