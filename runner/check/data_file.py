@@ -22,7 +22,14 @@ from runner.data import (
 from runner.data.archives import unpacked
 from runner.data.html_text import text_of_html
 from runner.data.logged_turns import MESSAGES, FoundTurns
-from runner.data.row_files import OTHER_ENDINGS, Unreadable, ending_of, has_rules, is_no_text
+from runner.data.row_files import (
+    OTHER_ENDINGS,
+    DataRow,
+    Unreadable,
+    ending_of,
+    has_rules,
+    is_no_text,
+)
 from runner.data.table_layout import (
     encoding_of,
     first_sound,
@@ -136,14 +143,7 @@ def _described(file: Path) -> tuple[str, str]:
             message += f" {fact}"
         return message, MAKES_RECIPE
     if kind_of(file) == "text":
-        message = "This is plain text, not a recipe."
-        if rows.is_archive_of_texts(file):
-            message = "This is an archive of texts, not a recipe."
-        if feeds.is_feed(file):
-            message = "This is a feed of posts, not a recipe. Each is read as one text, without the marks of HTML."
-        for fact, _ in text_facts(file):
-            message += f" {fact}"
-        return message, MAKES_RECIPE
+        return _described_text(file), MAKES_RECIPE
     try:
         names = rows.columns(file)
         form = conversation_formats.told(names)
@@ -158,11 +158,33 @@ def _described(file: Path) -> tuple[str, str]:
         return f"This is not a recipe, but data that cannot be read: {reason}", reason.hint
     except Stop as reason:
         return f"This is not a recipe, but data that cannot be read: {reason}", ""
+    message, hint = _described_rows(file, names, form, sample)
+    for fact, _ in reading_facts(file):
+        message += f" {fact}"
+    return message, hint
+
+
+def _described_text(file: Path) -> str:
+    message = "This is plain text, not a recipe."
+    if rows.is_archive_of_texts(file):
+        message = "This is an archive of texts, not a recipe."
+    if feeds.is_feed(file):
+        message = "This is a feed of posts, not a recipe. Each is read as one text, without the marks of HTML."
+    for fact, _ in text_facts(file):
+        message += f" {fact}"
+    return message
+
+
+def _described_rows(
+    file: Path, names: Sequence[str], form: str | None, sample: Sequence[DataRow]
+) -> tuple[str, str]:
+    """The columns of a file and what a model would learn of them, and the hint. form: of their
+    conversations; sample: its first rows."""
     turns = sample[0].get(MESSAGES) if sample else None
     if isinstance(turns, FoundTurns):
         own_names = [name for name in names if name != MESSAGES or name in turns.fields]
     else:
-        own_names = names
+        own_names = list(names)
     message = f"This is a file of rows, not a recipe. Its columns are {listed(own_names)}."
     if text_pairs.holds_pairs(file):
         message = "This is a text of questions and answers, not a recipe."
@@ -191,8 +213,6 @@ def _described(file: Path) -> tuple[str, str]:
     else:
         message += " No two of them look like questions and their answers."
         hint = ASKS_COLUMNS
-    for fact, _ in reading_facts(file):
-        message += f" {fact}"
     return message, hint
 
 

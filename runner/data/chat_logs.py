@@ -348,9 +348,8 @@ def _chat_columns(file: Path) -> ChatColumns | None:
     """The columns of a table of messages; None for another table. Mails have a subject too, and are
     no chat, unless they name their conversations."""
     try:
-        with open_table(file, errors=KEPT) as (lines, layout):
+        with open_table(file, errors=KEPT) as (_, layout):
             header = layout.header
-            first_records = list(islice(csv.reader(lines, delimiter=layout.separator), FIRST_LINES))
     except UnicodeError:
         return None
     if header is None or header.is_made:
@@ -365,12 +364,20 @@ def _chat_columns(file: Path) -> ChatColumns | None:
     is_other = asks_and_answers(header.names) or (has_subject and not conversations)
     if sender is None or message is None or is_other or not (times or conversations):
         return None
-    place = header.names.index(sender)
-    rows = [record for record in first_records[header.skipped :] if len(record) > place]
-    without_sender = sum(not record[place].strip() for record in rows)
-    has_owner = LEAST_OF_OWNER * len(rows) <= without_sender < len(rows)
     times.sort(key=header.names.index)
+    has_owner = _has_owner(file, header.names.index(sender))
     return ChatColumns(sender, message, times, conversations, has_owner)
+
+
+def _has_owner(file: Path, place: int) -> bool:
+    """Whether many messages of a table have no sender, who is then its owner. place: of the
+    senders' column."""
+    with open_table(file, errors=KEPT) as (lines, layout):
+        first_records = list(islice(csv.reader(lines, delimiter=layout.separator), FIRST_LINES))
+    skipped = layout.header.skipped if layout.header else 0
+    rows = [record for record in first_records[skipped:] if len(record) > place]
+    without_sender = sum(not record[place].strip() for record in rows)
+    return LEAST_OF_OWNER * len(rows) <= without_sender < len(rows)
 
 
 def is_text_chat(file: Path) -> bool:

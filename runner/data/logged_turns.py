@@ -88,20 +88,10 @@ def with_messages(row: object) -> Any:
     if _is_read_already(row):
         return row
     for path, objects in _ways_to_turns(row):
-        *around, entries = objects
-        turns = _turns_of(entries)
-        fields = [".".join(path)]
-        if turns[-1]["role"] != "assistant":
-            answer = _innermost(around, _RESPONSES)
-            if answer:
-                turns.append({"role": "assistant", "content": answer.words})
-                fields.append(".".join([*path[: answer.depth], answer.name]))
-        system = _innermost(around, _SYSTEMS)
-        if system and turns[0]["role"] != "system":
-            turns.insert(0, {"role": "system", "content": system.words})
+        logged = _turns_with_response(path, objects)
         # Prompts without answers are for rewards.
-        if any(turn["role"] == "assistant" for turn in turns):
-            return {**row, MESSAGES: FoundTurns(turns, fields)}
+        if any(turn["role"] == "assistant" for turn in logged):
+            return {**row, MESSAGES: logged}
     for name, entries in row.items():
         request = _turns_of_request(row, name, entries)
         if request:
@@ -111,6 +101,23 @@ def with_messages(row: object) -> Any:
         if isinstance(texts, list) and len(texts) > 1 and _are_texts(texts):
             return {**row, MESSAGES: FoundTurns(_alternating(texts), [name])}
     return row
+
+
+def _turns_with_response(path: Sequence[str], objects: Sequence[Any]) -> FoundTurns:
+    """The turns of a list with the response and the system prompt beside it. path: the names on the
+    way to the list; objects: those on the way, and the list."""
+    *around, entries = objects
+    turns = _turns_of(entries)
+    fields = [".".join(path)]
+    if turns[-1]["role"] != "assistant":
+        answer = _innermost(around, _RESPONSES)
+        if answer:
+            turns.append({"role": "assistant", "content": answer.words})
+            fields.append(".".join([*path[: answer.depth], answer.name]))
+    system = _innermost(around, _SYSTEMS)
+    if system and turns[0]["role"] != "system":
+        turns.insert(0, {"role": "system", "content": system.words})
+    return FoundTurns(turns, fields)
 
 
 def _turns_of_request(row: Mapping[str, object], name: str, entries: object) -> FoundTurns | None:
@@ -135,15 +142,22 @@ def _turns_of_request(row: Mapping[str, object], name: str, entries: object) -> 
     roles = [turn["role"] for turn in turns]
     if "assistant" not in roles:
         return None
+    _add_opening(row, turns)
+    if turns[0]["role"] != "user":
+        return None
+    return FoundTurns(turns, [name], notes)
+
+
+def _add_opening(row: Mapping[str, object], turns: Turns) -> None:
+    """Puts a request's own words before the messages on it, and its subject before the first
+    words."""
     opening = text_of_html(_first_text(row, _OPENINGS) or "").strip()
     if opening and all(opening != turn["content"] for turn in turns):
         turns.insert(0, {"role": "user", "content": opening})
-    if turns[0]["role"] != "user":
-        return None
     subject = (_first_text(row, _SUBJECTS) or "").strip()
-    if subject and subject not in turns[0]["content"]:
-        turns[0]["content"] = f"{subject}\n\n{turns[0]['content']}"
-    return FoundTurns(turns, [name], notes)
+    first = turns[0]
+    if first["role"] == "user" and subject and subject not in first["content"]:
+        first["content"] = f"{subject}\n\n{first['content']}"
 
 
 def _role_in_request(entry: Mapping[str, object], requester: str) -> str:
