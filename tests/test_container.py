@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -94,16 +95,30 @@ def test_the_image_names_no_user_that_the_cluster_could_not_replace():
     assert copies == []
 
 
-def test_the_requirements_are_the_train_extras():
-    done = subprocess.run(
-        [sys.executable, CONTAINER / "requirements.py", "train"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=30,
+def requirements(*extras: str) -> list[str]:
+    """What the image installs for these extras before the project's own code is there."""
+    printed = subprocess.check_output(
+        [sys.executable, CONTAINER / "requirements.py", *extras], cwd=ROOT, text=True, timeout=30
     )
-    lines = done.stdout.split("\n")
-    assert "axolotl[deepspeed]==0.19.0" in lines and any(line.startswith("click") for line in lines)
+    return printed.splitlines()
+
+
+def test_the_requirements_are_the_train_extras():
+    lines = requirements("train")
+    assert "axolotl[deepspeed]==0.19.0" in lines
+    assert any(line.startswith("click") for line in lines)
+
+
+def test_no_requirement_of_the_image_is_the_project_itself():
+    """An extra may name others of the project. pip would look for them on PyPI, which does not
+    have the project."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert "recipe-runner[files]" in extras["train"]
+    for extra in extras:
+        lines = requirements(extra)
+        assert [line for line in lines if line.startswith(project["name"])] == []
+    assert set(extras["files"]) <= set(requirements("train"))
 
 
 def arguments() -> dict[str, str]:
@@ -120,12 +135,9 @@ def section(title: str) -> str:
 def test_the_image_brings_the_client_of_mlflow():
     (line,) = [rest for word, rest in instructions() if word == "RUN" and "requirements.py" in rest]
     extras = re.search(r"requirements\.py ([\w ]+)>", line)[1].split()
-    needed = subprocess.check_output(
-        [sys.executable, CONTAINER / "requirements.py", *extras], cwd=ROOT, text=True
-    )
     assert "mlflow-skinny" in constraints()
     assert "mlflow-skinny" in {
-        _name(re.split(r"[\[=<>~! ;]", one)[0]) for one in needed.splitlines()
+        _name(re.split(r"[\[=<>~! ;]", line)[0]) for line in requirements(*extras)
     }
 
 
@@ -384,8 +396,8 @@ def test_every_version_exists_for_the_images_python_and_cuda(tmp_path):
     subprocess.run(
         [*pip, "wheel", "--quiet", "--no-deps", "-w", tmp_path, *lines], check=True, timeout=600
     )
-    needed = [sys.executable, CONTAINER / "requirements.py", "train", "data", "mlflow"]
-    (tmp_path / "requirements.txt").write_text(subprocess.check_output(needed, cwd=ROOT, text=True))
+    needed = "\n".join(requirements("train", "data", "mlflow"))
+    (tmp_path / "requirements.txt").write_text(needed, "utf-8")
     tags = [
         *(f"manylinux_2_{minor}" for minor in range(5, 35)),
         "manylinux1",
