@@ -15,7 +15,7 @@ import click
 
 from runner import catalog
 from runner.catalog.hardware import NO_GPU
-from runner.check import data_file
+from runner.check import by_schema, data_file
 from runner.check.sources import MOST_NAMES, named_people
 from runner.check.validate import valid
 from runner.commands.next_step import before_training
@@ -233,8 +233,8 @@ QUESTIONS = tuple(
     for name, row in (TABLES["data"] | TABLES["place"]).items()
 )
 ABOUT_DATA = len(TABLES["data"])  # the number of these, which come first
-# The questions up to those about columns, which may be unknown until then.
-ABOUT_COLUMNS = ("data", "sheet", "question")
+# Columns may be unknown as long as these are not all answered.
+ABOUT_COLUMNS = ("data", "sheet", "question", "answer")
 
 
 def as_options(command: Callable[..., object]) -> Callable[..., Any]:
@@ -255,7 +255,8 @@ def asked(
     """The recipe from the given answers, the others from a person at the terminal, or else
     proposed. there: whether such a person is asked. Raises Stop if a given answer is not possible,
     or if one without a proposal is missing."""
-    answers = Answers()
+    nothing = Answers(sets=tuple(sets))
+    answers = nothing
     at = 0
     if there:
         say("Enter gives the suggested answer. `back` returns to the previous question.")
@@ -264,7 +265,7 @@ def asked(
         whole = None
         try:
             whole = _through(name, answers, given, there, at)
-            return drafting.finished(name, whole, sets), whole
+            return drafting.finished(name, whole), whole
         except Stop as stop:
             if not there or sets:
                 raise
@@ -273,9 +274,10 @@ def asked(
         given = {}
         at = ABOUT_DATA if whole else 0
         if whole:
-            answers = Answers(**{name: getattr(whole, name) for name in TABLES["data"]})
+            of_data = {name: getattr(whole, name) for name in TABLES["data"]}
+            answers = replace(nothing, **of_data)
         else:
-            answers = Answers()
+            answers = nothing
 
 
 def _through(
@@ -285,6 +287,8 @@ def _through(
     before: list[tuple[int, Answers]] = []
     shown = -1
     seen = at > 0
+    is_judged = True
+    judged_data = answers.data
     while at < len(QUESTIONS):
         if there and at >= ABOUT_DATA and not seen:
             seen = _looked(name, answers)
@@ -293,7 +297,7 @@ def _through(
                 at, answers = _before_columns(before)
                 continue
         one = QUESTIONS[at]
-        said = given.get(QUESTIONS[at].name, "")
+        said = given.get(one.name, "") or _of_sets(one, answers)
         settled = said or not there or len(one.known(answers)) == 1
         if not one.asked(answers):
             if said:
@@ -301,10 +305,16 @@ def _through(
                     f"`{one.option}` does not fit the other answers.", "Leave it out.", code=2
                 )
         elif settled:
+            if not said and answers.data != judged_data:
+                # A proposal comes from the columns.
+                _judge(name, answers, given, at)
+                judged_data = answers.data
             said = said or one.proposed(answers)
             if said:
-                answers = _on_cpu_here(one, given, _taken(one, name, answers, said))
+                answers = _on_cpu_here(one, given, _with_answer(one, answers, said))
+                is_judged = False
             elif not one.open(answers):
+                _judge(name, answers, given, at)
                 if one.name in ("question", "answer"):
                     answers.learned()  # raises Stop, with the columns
                 missing = (
@@ -313,6 +323,9 @@ def _through(
                 )
                 raise Stop(*missing, code=2)
         else:
+            if not is_judged:
+                _judge(name, answers, given, at)
+                is_judged = True
             if shown != at:
                 _show(one, answers)
             shown = at
@@ -327,21 +340,29 @@ def _through(
                     at, answers = before.pop()
                 else:
                     at = 0
-                    answers = Answers()
+                    answers = Answers(sets=answers.sets)
                 seen = seen and at >= ABOUT_DATA
                 continue
             try:
+                taken = answers
                 if said:
-                    taken = _taken(one, name, answers, said)
-                else:
-                    taken = answers
+                    taken = _with_answer(one, answers, said)
+                    _judge(name, taken, given, at)
+            except WrongSettings:
+                raise
             except Stop as stop:
                 _say(stop)
                 continue
             before.append((at, answers))
             answers = _on_cpu_here(one, given, taken)
         at += 1
+    if not is_judged:
+        _judge(name, answers, given, at)
     return answers
+
+
+class WrongSettings(Stop):
+    """The settings of `--set` are wrong, whatever the answers are."""
 
 
 def _before_columns(before: list[tuple[int, Answers]]) -> tuple[int, Answers]:
@@ -366,32 +387,68 @@ def _on_cpu_here(one: Question, given: Mapping[str, str], answers: Answers) -> A
     return answers
 
 
-def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
-    """The answers with one more. Raises Stop if it causes errors in the recipe."""
-    taken = replace(answers, **{one.name: one.value(answers, said)})
-    if one.name in ABOUT_COLUMNS and taken.lacks_columns:
-        return taken  # the next questions ask for them
-    if taken.data or taken.of.keeps:
+# The answers that a setting of questions and answers gives, too.
+SETTING_OF_ANSWER = {"sheet": "data.sheet", "question": "data.question", "answer": "data.answer"}
+
+
+def _of_sets(one: Question, answers: Answers) -> str:
+    """The answer that a setting of `--set` gives; empty without one."""
+    setting = SETTING_OF_ANSWER.get(one.name)
+    if answers.of.rows != "questions" or not one.asked(answers):
+        return ""
+    for change in reversed(by_schema.as_text(answers.document, answers.sets)):
+        if change.setting == setting and isinstance(change.after, str):
+            return change.after
+    return ""
+
+
+def _with_answer(one: Question, answers: Answers, said: str) -> Answers:
+    """The answers with one more. Raises Stop if it is not valid."""
+    return replace(answers, **{one.name: one.value(answers, said)})
+
+
+def _judge(name: str, answers: Answers, given: Mapping[str, str], at: int) -> None:
+    """Raises Stop if the answers cause errors in the recipe. given: also those to later questions;
+    at: the number of the last question."""
+    if not answers.data and not answers.of.keeps:
+        return
+    if at < len(QUESTIONS) and QUESTIONS[at].name in ABOUT_COLUMNS and answers.lacks_columns:
+        return  # the next questions ask for them
+    judged = answers
+    for one in QUESTIONS[at:ABOUT_DATA]:
+        said = given.get(one.name, "")
+        if said and one.asked(judged):
+            judged = _with_answer(one, judged, said)
+    # Whether a model can learn some rows depends on the model.
+    judged = replace(judged, model=answers.model or given.get("model", ""))
+    lacks_machines = answers.where == "machines" and not answers.addresses
+    lacks_project = answers.where == "cluster" and not answers.namespace
+    if at < ABOUT_DATA or lacks_machines or lacks_project:
         # Incomplete sections are checked when they are complete.
-        half = (taken.where == "machines" and not taken.addresses) or (
-            taken.where == "cluster" and not taken.namespace
-        )
-        made = drafting.drafted(name, replace(taken, where="here", addresses=()) if half else taken)
-        # There is no recipe file yet, so no lock file beside it.
-        later = []
-        for each in made.mended_later:
-            later.append(replace(each, hint=each.hint.replace(f" --recipe {made.target}", "")))
-        wrong = [*made.errors, *later]
-        if wrong:
-            raise Stop(wrong)
-    return taken
+        judged = judged.without_place
+    problems = _problems_of_draft(name, judged)
+    if not problems:
+        return
+    if answers.sets and not _problems_of_draft(name, replace(judged, sets=())):
+        raise WrongSettings(problems)
+    raise Stop(problems)
+
+
+def _problems_of_draft(name: str, answers: Answers) -> list[Problem]:
+    """The errors in the recipe of some answers."""
+    made = drafting.drafted(name, answers)
+    # There is no recipe file yet, so no lock file beside it.
+    later = []
+    for each in made.mended_later:
+        later.append(replace(each, hint=each.hint.replace(f" --recipe {made.target}", "")))
+    return [*made.errors, *later]
 
 
 def _looked(name: str, answers: Answers) -> bool:
     """Shows the first rows as the model sees them, and notes about the file. Returns whether it can
     be used."""
     try:
-        made = drafting.drafted(name, answers)
+        made = drafting.drafted(name, answers.without_place)
         here = (
             answers.data
             and not drafting.on_hub(answers.data)
