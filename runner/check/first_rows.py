@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from runner.check import data_file, sources, starters
 from runner.data import columns, conversation_formats, row_files, rows
 from runner.data.conversation_formats import (
+    EMPTY,
     NOTES_CUT,
     OWN,
     ChatSet,
@@ -256,9 +257,11 @@ def _too_many_lost(
         bound = f"at most {allowed:,} may be lost"
     line, reason = lost[0]
     enough = math.ceil(100 * len(lost) / len(read)) / 100
-    hint = "Fix them; `recipe prepare` lists all."
+    hint = "Fix them to learn them; `recipe prepare` lists all."
+    if all(reason == EMPTY for _, reason in lost):
+        hint = "Choose other columns, or fill in what is empty; `recipe prepare` lists all."
     if len(lost) < len(read):
-        hint += f" Or allow more, with `max_lost_share: {enough:g}`."
+        hint += f" To leave them out, allow more with `max_lost_share: {enough:g}`."
     problem = recipe.problem(
         (*home, "path"),
         f"{len(lost):,} of the {len(read):,} rows of `{file}` cannot be used, but {bound}. The first is line {line}: {reason}.",
@@ -285,12 +288,7 @@ def _shown(file: Path, read: list[tuple[Where, Conversation | str]]) -> Iterator
             good.append(doctor.ExaminedRow(number, row.said, answer, asked=row.asked))
         else:
             unreadable.append((number, row))
-    if unreadable:
-        line, reason = unreadable[0]
-        yield (
-            f"{of_rows}, {len(unreadable):,} will be left out. The first is line {line}: {reason}.",
-            "Fix them. `recipe prepare` lists all of them, and fails if there are more than `max_lost_share` allows.",
-        )
+    yield from _left_out(of_rows, unreadable)
     notes = sum(NOTES_CUT in row.changes for _, row in read if isinstance(row, Conversation))
     if notes:
         verb = "has" if notes == 1 else "have"
@@ -309,6 +307,23 @@ def _shown(file: Path, read: list[tuple[Where, Conversation | str]]) -> Iterator
         lines = numbers(finding.lines, finding.count)
         message = f"{of_rows}, {finding.count:,} {verb} {finding.kind} ({finding.said}){lines}."
         yield message, finding.remedy
+
+
+def _left_out(of_rows: str, unreadable: list[tuple[Where, str]]) -> Iterator[tuple[str, str]]:
+    """Notes on rows that are left out: those with nothing to learn, and those that are broken."""
+    empty = [(line, reason) for line, reason in unreadable if reason == EMPTY]
+    broken = [(line, reason) for line, reason in unreadable if reason != EMPTY]
+    hints = (
+        (empty, "A model learns nothing from half an exchange. Fill them in only to learn them."),
+        (broken, "Fix them to learn them."),
+    )
+    for left_out, hint in hints:
+        if left_out:
+            line, reason = left_out[0]
+            yield (
+                f"{of_rows}, {len(left_out):,} will be left out. The first is line {line}: {reason}.",
+                f"{hint} `recipe prepare` lists all, and fails if `max_lost_share` allows fewer.",
+            )
 
 
 # A line break as a program writes it; a lower-case letter behind it is rather a path, or a formula.

@@ -38,6 +38,9 @@ CASES = {
     "broken": [
         *(row(n, f"{n} is one of many numbers.") for n in range(20)),
         "{broken",
+    ],
+    "half an exchange": [
+        *(row(n, f"{n} is one of many numbers.") for n in range(20)),
         row(25, " "),
     ],
     "personal": [*GOOD, row(4, "Ask jane.doe@company.org about it.")],
@@ -127,3 +130,12 @@ def test_rows_are_judged_with_the_chat_template_of_the_recipe(tmp_path):
     assert "the chat template `chatml` does not write" in refusal.message
     assert refusal.allows == ("data.chat_template", "tokenizer_default")
     assert refusals["tokenizer_default"] == []
+
+
+def test_rows_left_out_on_purpose_are_not_to_be_fixed(tmp_path):
+    full = [row(n, f"{n} is one of many numbers.") for n in range(30)]
+    empty, broken = notes(tmp_path, [*full, row(31, ""), "{broken", row(33, "")])
+    assert "2 will be left out. The first is line 31: the question or the answer" in empty.message
+    assert "Fix" not in empty.hint and empty.hint.startswith("A model learns nothing from half")
+    assert "1 will be left out. The first is line 32: not JSON" in broken.message
+    assert broken.hint.startswith("Fix them to learn them.")
