@@ -314,7 +314,10 @@ def _left_out(of_rows: str, unreadable: list[tuple[Where, str]]) -> Iterator[tup
     empty = [(line, reason) for line, reason in unreadable if reason == EMPTY]
     broken = [(line, reason) for line, reason in unreadable if reason != EMPTY]
     hints = (
-        (empty, "A model learns nothing from half an exchange. Fill them in only to learn them."),
+        (
+            empty,
+            "A model learns nothing from half an exchange. To learn them, fill in what is empty.",
+        ),
         (broken, "Fix them to learn them."),
     )
     for left_out, hint in hints:

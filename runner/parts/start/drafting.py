@@ -834,17 +834,17 @@ def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft
     return draft(answers.document, name, [*answers.wishes(), *more, *answers.sets])
 
 
-def makes_recipe(data: str, names_columns: bool = False) -> bool:
-    """Whether `recipe new` makes a recipe of a file of data without further answers. names_columns:
-    or with the columns of question and answer alone."""
+def makes_recipe(data: str, columns: Sequence[str] = ()) -> bool:
+    """Whether `recipe new` makes a recipe of a file of data without further answers. columns: or
+    with these templates of the question and the answer, if it needs them."""
     kind = data_file.kind_of(Path(data)) or "questions"
     answers = Answers(kind, data=data, gpu=NO_GPU)
     try:
-        if names_columns:
+        if columns:
             if kind != "questions" or not answers.lacks_columns:
                 return False
-            first, second, *_ = answers.columns
-            answers = replace(answers, question=f"[{first}]", answer=f"[{second}]")
+            question, answer = columns
+            answers = replace(answers, question=question, answer=answer)
         return not drafted("my-demo", answers).errors
     except Stop:
         return False

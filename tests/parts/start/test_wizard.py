@@ -1235,3 +1235,51 @@ def test_the_options_count_for_rows_that_a_terminal_shows(here, monkeypatch):
     done = CliRunner().invoke(cli, command, input="\n".join(said))
     assert done.exit_code == 0, f"{done.output}{done.exception!r}"
     assert "chatml" not in done.output
+
+
+REFUSED = {
+    "lost rows": ("made", "--data", "lost.csv", *LOST_COLUMNS),
+    "lost rows of a copy": ("made", "--from", "museum", "--set", "data.path=lost.csv"),
+    "nonsense": ("made", "--data", "my.csv", "--set", "nonsense.foo=1"),
+    "nonsense in a copy": ("made", "--from", "museum", "--set", "nonsense.foo=1"),
+    "tool calls": ("made", "--data", "calls.jsonl", "--model", "Qwen/Qwen3-0.6B"),
+    "a wrong name": ("My Demo", "--data", "my.csv"),
+    "a name that exists": ("there", "--data", "my.csv"),
+    "a file that is not there": ("made", "--data", "mi.csv"),
+    "a starter that is not there": ("made", "--from", "musem"),
+    "columns that say nothing": ("made", "--data", "people.csv"),
+    "a wrong column": ("made", "--data", "my.csv", "--question", "[Wish]", "--answer", "[Reply]"),
+    "preferences": ("made", "--data", "preferences.jsonl", "--what", "questions"),
+    "labels": ("made", "--data", "labels.jsonl", "--what", "questions"),
+    "one column": ("made", "--data", "lonely.csv"),
+    "an option too many": ("made", "--data", "my.csv", "--namespace", "mine"),
+    "no model without a gpu": ("made", "--data", "my.csv", "--model", "Qwen/Qwen3.5-4B"),
+}
+# What no other option can make a recipe of.
+WITHOUT_A_WAY = {
+    "no file of that name": ("made", "--data", "nothing-like-it.csv"),
+    "a header alone": ("made", "--data", "header.csv"),
+    "no data": ("made", "--model", "Qwen/Qwen3-4B"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_command_after_a_refusal_works_as_it_is(here, capsys, case):
+    half_empty_file()
+    calls_file()
+    Path("there.yaml").write_text("name: there\n")
+    people = [f"Anna {letter},Berg {letter}" for letter in "abcdefghijklm"]
+    Path("people.csv").write_text("\n".join(["Vorname,Nachname", *people]))
+    assert _code(["new", *REFUSED[case]]) != 0
+    recipes = {path.name for path in Path().glob("*.yaml")}
+    assert recipes == {"there.yaml"}
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("Next: recipe new ")
+    assert _code(shlex.split(last.removeprefix("Next: recipe "))) == 0
+    assert len(list(Path().glob("*.yaml"))) == 2
+
+
+@pytest.mark.parametrize("case", WITHOUT_A_WAY)
+def test_a_refusal_without_a_way_out_proposes_no_command(here, capsys, case):
+    assert _code(["new", *WITHOUT_A_WAY[case]]) != 0
+    assert "Next:" not in capsys.readouterr().err

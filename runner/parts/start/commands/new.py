@@ -26,6 +26,7 @@ from runner.parts.start import drafting
 from runner.parts.start.commands import doctor
 from runner.parts.start.commands.models import card_named, licence, size
 from runner.parts.start.drafting import KINDS, PAIR, PLACES, TABLES, Answers, Draft
+from runner.parts.start.proposals import MOST_CHANGES, NewCommand, working_command
 from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.recipe import Override
@@ -531,14 +532,60 @@ OF_WINDOWS = ("aux", "con", "nul", "prn", *PORTS)
 @as_options
 def new(
     name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None
-) -> None:
+) -> int:
     """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
 
     Without `--from`, it asks what data you have, which model to train, and where, and writes a
     recipe from your answers. You can also give each answer as an option, and with `--from` those
     that differ from the starter.
     """
-    name = name.removesuffix(".yaml")
+    given = {each: said for each, said in answers.items() if said}
+    typed = NewCommand(name.removesuffix(".yaml"), source, short, given, sets)
+    if source is None and not given and not terminal():
+        raise click.MissingParameter(param_hint="'--from'", param_type="option")
+    asks = terminal() and source is None
+    try:
+        _create(typed, asks)
+    except Stop as refusal:
+        working = None
+        if not asks:
+            working = working_command(typed, refusal, _attempt, MOST_CHANGES)
+        if working is None:
+            raise
+        say(refusal.text, err=True)
+        outcome = "Nothing was written. This command works:"
+        if working.given.get("question", "") not in ("", given.get("question")):
+            outcome = "Nothing was written. Name the columns to learn from, here two of them:"
+        end(outcome, "new", *_words_of(working))
+        return refusal.code
+    return 0
+
+
+def _words_of(typed: NewCommand) -> list[str]:
+    """The words after `recipe new`."""
+    words = [typed.name]
+    if typed.source:
+        words += ["--from", typed.source]
+    if typed.is_short:
+        words += ["--minimal"]
+    for one in QUESTIONS:
+        if typed.given.get(one.name):
+            words += [one.option, typed.given[one.name]]
+    return [*words, *set_words(typed.sets)]
+
+
+def _attempt(typed: NewCommand) -> None:
+    """Raises Stop if the command is refused. Writes nothing."""
+    made, _ = _drafted(typed, asks=False)
+    if made.errors:
+        raise Stop(made.errors)
+
+
+def _drafted(typed: NewCommand, asks: bool) -> tuple[Draft, Answers | None]:
+    """The recipe that a command makes, and the answers, unless it only copies a starter."""
+    name = typed.name
+    source = typed.source
+    given = dict(typed.given)
     if not JOB_NAME.match(name):
         raise Stop(
             f"A recipe cannot have the name `{name}`.",
@@ -549,38 +596,37 @@ def new(
             f"A recipe cannot have the name `{name}`, which Windows keeps for a device.",
             "Choose another name: somebody may copy the recipe to Windows.",
         )
-    given = {each: said for each, said in answers.items() if said}
-    if source is None and not given and not terminal():
-        raise click.MissingParameter(param_hint="'--from'", param_type="option")
-    asks = terminal() and source is None
     if not source and "kind" not in given and given.get("data"):
         kind = data_file.kind_of(Path(data_file.pasted(given["data"])))
         if kind:
             given["kind"] = kind
     if source and given:
-        given["kind"], source = _kind_of_copy(source, short, given), None
-    if short and source is None:
+        given["kind"], source = _kind_of_copy(source, typed.is_short, given), None
+    if typed.is_short and source is None:
         raise Stop("`--minimal` needs `--from`.", "Leave it out.", code=2)
     if Path(f"{name}.yaml").exists():
         raise Stop(f"`{name}.yaml` already exists.", "Choose another name, or delete it first.")
-    wished = changing.from_options(sets)
-    said = None
-    if source:
-        if short:
-            origin = drafting.minimal_starter(source)
-        else:
-            origin = drafting.starter(source)
-        valid(origin)
-        made = drafting.draft(origin, name, wished)
-    else:
-        made, said = asked(name, given, wished, asks)
+    wished = changing.from_options(typed.sets)
+    if source is None:
+        return asked(name, given, wished, asks)
+    origin = drafting.starter(source)
+    if typed.is_short:
+        origin = drafting.minimal_starter(source)
+    valid(origin)
+    return drafting.draft(origin, name, wished), None
+
+
+def _create(typed: NewCommand, asks: bool) -> None:
+    """Writes the recipe, and tells what it is."""
+    made, said = _drafted(typed, asks)
+    given = typed.given
     copied = drafting.write(made)
     if not said:
         called: str | None
-        if short:
+        if typed.is_short:
             called = f"minimal/{Path(made.origin.file).stem}"
         else:
-            called = source
+            called = typed.source
         say(f"{made.target}: a copy of {called}")
         for change in changing.apply(made.origin, made.changes)[1]:
             if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
@@ -607,7 +653,7 @@ def new(
     if said.answered_by and not asks and "answered_by" not in given:
         say(f"\n{_chosen_answerer(said)}")
     say(
-        f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, sets)}"
+        f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, typed.sets)}"
     )
     secret = made.recipe.settings.get("openshift", {}).get("hub_token_secret")
     if secret:
