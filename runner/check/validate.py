@@ -284,7 +284,7 @@ def examine(
     try:
         if file == "-":
             document = reading.standard_input()
-        elif data_file.is_data(Path(file)):
+        elif data_file.is_data(Path(file)) or Path(file).is_dir():
             return [data_file.problem_of(Path(file))]
         else:
             document = reading.read(file)

@@ -65,7 +65,8 @@ def check(
         say(f"{problem}\n")
     if quiet:
         return verdict.exit_code(fail_on)
-    if len(paths) == 1 and data_file.is_data(Path(paths[0])):
+    is_folder_of_data = recipes == list(paths) and Path(paths[0]).is_dir()
+    if len(paths) == 1 and (is_folder_of_data or data_file.is_data(Path(paths[0]))):
         _end_without_recipe(Path(paths[0]))
     else:
         notes = len(verdict.problems) - errors

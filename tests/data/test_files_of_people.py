@@ -174,3 +174,18 @@ def test_half_a_gzip_file_is_refused_and_nothing_stays_in_the_cache(tmp_path, mo
     with pytest.raises(Unreadable, match="it is not a whole gzip file"):
         unpacked(tmp_path / "half.csv.gz")
     assert list((tmp_path / "cache" / "archives").iterdir()) == []
+
+
+FOLDERS = sorted(path.name for path in FILES.iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_of_data_is_described_with_the_command_for_it(name, capsys):
+    assert _code(["check", str(FILES / name)]) == 1
+    printed = capsys.readouterr()
+    about, _, facts = printed.out.partition(": ")
+    assert about == str(FILES / name)
+    assert facts.startswith(("This is a folder of ", "This is a folder without a recipe: "))
+    following = printed.err.splitlines()[-1].removeprefix("Next: recipe new my-demo ")
+    data_is_learned = following == f"--data {FILES / name}"
+    assert data_is_learned != facts.startswith("This is a folder without a recipe: ")
