@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from runner.check import data_file, sources, starters
+from runner.check import column_notes, data_file, sources, starters
 from runner.data import columns, conversation_formats, row_files, rows
 from runner.data.conversation_formats import (
     EMPTY,
@@ -97,6 +97,11 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         table = [row for _, row in numbered[:FIRST_ROWS] if not isinstance(row, row_files.Bad)]
         for setting, message, hint in _wrong_columns(data, file, names, table):
             yield recipe.note((*home, setting), message, hint)
+        templates = [data.get(setting) or "" for setting in sources.QUESTION_ANSWER]
+        if all(templates):
+            used = columns_of("".join(templates))
+            for message, hint in column_notes.unread_columns(file, names, used, table):
+                yield recipe.note((*home, "path"), message, hint, check="column-unread")
 
 
 def _by_template(refusal: Problem, data: Settings, file: Path, template: str) -> Problem:

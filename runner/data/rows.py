@@ -243,8 +243,8 @@ LEAST_OBJECTS, SAMPLED_OBJECTS = 3, 20
 
 
 class Zipped(RowFile):
-    """A ZIP file with a file of rows, several, or texts; or a gzip file. reader_of: gives the reader
-    of what is inside; column: the name for texts."""
+    """A ZIP file with a file of rows, several, or texts; or a gzip file. reader_of: gives the
+    reader of what is inside; column: the name for texts."""
 
     def __init__(
         self, reader_of: Callable[[Path], RowFile | None], column: str | None = None
