@@ -30,8 +30,8 @@ def unread_columns(
     those that the recipe names; sample: the first rows."""
     if not sample:
         return
-    others = [name for name in names if name not in used]
-    for name in others:
+    unread_names = [name for name in names if name not in used]
+    for name in unread_names:
         facts = columns.facts_of(name, sample)
         is_long = facts.holds_text and facts.mean_characters >= LONG
         if is_long and facts.filled_share >= FILLED and not facts.is_kind:
@@ -39,7 +39,7 @@ def unread_columns(
                 f"The column `{name}` of `{file}` has long texts, and is not learned.",
                 f"To learn it too, add `[{name}]` to `answer`, or to `question` if it helps to answer.",
             )
-    for name in others:
+    for name in unread_names:
         if name.lower().strip() in JUDGING_NAMES:
             yield from _bad_rows(file, name, sample)
 

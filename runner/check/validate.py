@@ -76,15 +76,17 @@ def _with_causes(
 
     before = without(origins)
     after_others = {origin: without([origin]) for origin in origins}
-    named = []
+    with_causes = []
     for error in errors:
         if error.file in origins or error in before:
-            named.append(error)
+            with_causes.append(error)
             continue
         # Without one that is alone the cause, all of them are.
         causes = [origin for origin in origins if error not in after_others[origin]] or origins
-        named.append(replace(error, hint=f"{error.hint} It comes from {listed(causes)}.".strip()))
-    return named
+        with_causes.append(
+            replace(error, hint=f"{error.hint} It comes from {listed(causes)}.".strip())
+        )
+    return with_causes
 
 
 def _for_a_stage(document: Document, variable: str) -> str:

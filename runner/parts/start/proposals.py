@@ -35,8 +35,8 @@ class NewCommand:
         return replace(self, given={**self.given, **answers})
 
     def without_answers(self, *names: str) -> "NewCommand":
-        given = {name: value for name, value in self.given.items() if name not in names}
-        return replace(self, given=given)
+        remaining = {name: value for name, value in self.given.items() if name not in names}
+        return replace(self, given=remaining)
 
 
 def working_command(
@@ -101,8 +101,8 @@ def _with_other_data(command: NewCommand) -> Iterator[NewCommand]:
     """The command with a file whose name is near, another kind of data, or other columns."""
     file = Path(data_file.pasted(command.given["data"])).expanduser()
     if not file.exists() and file.parent.is_dir():
-        beside = [each.name for each in file.parent.iterdir() if not each.name.startswith(".")]
-        near = nearest(file.name, beside)
+        neighbours = [path.name for path in file.parent.iterdir() if not path.name.startswith(".")]
+        near = nearest(file.name, neighbours)
         if near:
             yield command.with_answers(data=str(file.with_name(near)))
         return
@@ -111,15 +111,15 @@ def _with_other_data(command: NewCommand) -> Iterator[NewCommand]:
     if columns:
         yield command.with_answers(**dict(zip(OF_COLUMNS, columns, strict=True)))
     if command.source is None:
-        for kind in _other_kinds(file):
-            yield command.without_answers(*OF_COLUMNS).with_answers(kind=kind)
+        for other_kind in _other_kinds(file):
+            yield command.without_answers(*OF_COLUMNS).with_answers(kind=other_kind)
 
 
 def _other_kinds(file: Path) -> Iterator[str]:
     """The kinds of data that a file may have, if it has no questions with answers."""
-    kind = data_file.kind_of(file)
-    if kind:
-        yield kind
+    certain_kind = data_file.kind_of(file)
+    if certain_kind:
+        yield certain_kind
     yield "preferences"
     with suppress(Stop):
         if len(drafting.columns_of(str(file))) == 1:

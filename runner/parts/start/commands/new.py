@@ -392,10 +392,10 @@ def _on_cpu_here(one: Question, given: Mapping[str, str], answers: Answers) -> A
 SETTING_OF_ANSWER = {"sheet": "data.sheet", "question": "data.question", "answer": "data.answer"}
 
 
-def _of_sets(one: Question, answers: Answers) -> str:
+def _of_sets(question: Question, answers: Answers) -> str:
     """The answer that a setting of `--set` gives; empty without one."""
-    setting = SETTING_OF_ANSWER.get(one.name)
-    if answers.of.rows != "questions" or not one.asked(answers):
+    setting = SETTING_OF_ANSWER.get(question.name)
+    if answers.of.rows != "questions" or not question.asked(answers):
         return ""
     for change in reversed(by_schema.as_text(answers.document, answers.sets)):
         if change.setting == setting and isinstance(change.after, str):
@@ -403,28 +403,32 @@ def _of_sets(one: Question, answers: Answers) -> str:
     return ""
 
 
-def _with_answer(one: Question, answers: Answers, said: str) -> Answers:
+def _with_answer(question: Question, answers: Answers, answer: str) -> Answers:
     """The answers with one more. Raises Stop if it is not valid."""
-    return replace(answers, **{one.name: one.value(answers, said)})
+    return replace(answers, **{question.name: question.value(answers, answer)})
 
 
-def _judge(name: str, answers: Answers, given: Mapping[str, str], at: int) -> None:
-    """Raises Stop if the answers cause errors in the recipe. given: also those to later questions;
-    at: the number of the last question."""
+def _judge(name: str, answers: Answers, later_answers: Mapping[str, str], position: int) -> None:
+    """Raises Stop if the answers cause errors in the recipe. later_answers: those
+    to later questions; position: the number of the last question."""
     if not answers.data and not answers.of.keeps:
         return
-    if at < len(QUESTIONS) and QUESTIONS[at].name in ABOUT_COLUMNS and answers.lacks_columns:
+    if (
+        position < len(QUESTIONS)
+        and QUESTIONS[position].name in ABOUT_COLUMNS
+        and answers.lacks_columns
+    ):
         return  # the next questions ask for them
     judged = answers
-    for one in QUESTIONS[at:ABOUT_DATA]:
-        said = given.get(one.name, "")
-        if said and one.asked(judged):
-            judged = _with_answer(one, judged, said)
+    for question in QUESTIONS[position:ABOUT_DATA]:
+        answer = later_answers.get(question.name, "")
+        if answer and question.asked(judged):
+            judged = _with_answer(question, judged, answer)
     # Whether a model can learn some rows depends on the model.
-    judged = replace(judged, model=answers.model or given.get("model", ""))
+    judged = replace(judged, model=answers.model or later_answers.get("model", ""))
     lacks_machines = answers.where == "machines" and not answers.addresses
     lacks_project = answers.where == "cluster" and not answers.namespace
-    if at < ABOUT_DATA or lacks_machines or lacks_project:
+    if position < ABOUT_DATA or lacks_machines or lacks_project:
         # Incomplete sections are checked when they are complete.
         judged = judged.without_place
     problems = _problems_of_draft(name, judged)
@@ -437,12 +441,12 @@ def _judge(name: str, answers: Answers, given: Mapping[str, str], at: int) -> No
 
 def _problems_of_draft(name: str, answers: Answers) -> list[Problem]:
     """The errors in the recipe of some answers."""
-    made = drafting.drafted(name, answers)
+    draft = drafting.drafted(name, answers)
     # There is no recipe file yet, so no lock file beside it.
     later = []
-    for each in made.mended_later:
-        later.append(replace(each, hint=each.hint.replace(f" --recipe {made.target}", "")))
-    return [*made.errors, *later]
+    for problem in draft.mended_later:
+        later.append(replace(problem, hint=problem.hint.replace(f" --recipe {draft.target}", "")))
+    return [*draft.errors, *later]
 
 
 def _looked(name: str, answers: Answers) -> bool:
@@ -563,29 +567,29 @@ def new(
 
 def _words_of(typed: NewCommand) -> list[str]:
     """The words after `recipe new`."""
-    words = [typed.name]
+    arguments = [typed.name]
     if typed.source:
-        words += ["--from", typed.source]
+        arguments += ["--from", typed.source]
     if typed.is_short:
-        words += ["--minimal"]
-    for one in QUESTIONS:
-        if typed.given.get(one.name):
-            words += [one.option, typed.given[one.name]]
-    return [*words, *set_words(typed.sets)]
+        arguments += ["--minimal"]
+    for question in QUESTIONS:
+        if typed.given.get(question.name):
+            arguments += [question.option, typed.given[question.name]]
+    return [*arguments, *set_words(typed.sets)]
 
 
 def _attempt(typed: NewCommand) -> None:
     """Raises Stop if the command is refused. Writes nothing."""
-    made, _ = _drafted(typed, asks=False)
-    if made.errors:
-        raise Stop(made.errors)
+    draft, _ = _drafted(typed, asks=False)
+    if draft.errors:
+        raise Stop(draft.errors)
 
 
 def _drafted(typed: NewCommand, asks: bool) -> tuple[Draft, Answers | None]:
     """The recipe that a command makes, and the answers, unless it only copies a starter."""
     name = typed.name
     source = typed.source
-    given = dict(typed.given)
+    typed_answers = dict(typed.given)
     if not JOB_NAME.match(name):
         raise Stop(
             f"A recipe cannot have the name `{name}`.",
@@ -596,19 +600,20 @@ def _drafted(typed: NewCommand, asks: bool) -> tuple[Draft, Answers | None]:
             f"A recipe cannot have the name `{name}`, which Windows keeps for a device.",
             "Choose another name: somebody may copy the recipe to Windows.",
         )
-    if not source and "kind" not in given and given.get("data"):
-        kind = data_file.kind_of(Path(data_file.pasted(given["data"])))
-        if kind:
-            given["kind"] = kind
-    if source and given:
-        given["kind"], source = _kind_of_copy(source, typed.is_short, given), None
+    if not source and "kind" not in typed_answers and typed_answers.get("data"):
+        kind_of_file = data_file.kind_of(Path(data_file.pasted(typed_answers["data"])))
+        if kind_of_file:
+            typed_answers["kind"] = kind_of_file
+    if source and typed_answers:
+        typed_answers["kind"] = _kind_of_copy(source, typed.is_short, typed_answers)
+        source = None
     if typed.is_short and source is None:
         raise Stop("`--minimal` needs `--from`.", "Leave it out.", code=2)
     if Path(f"{name}.yaml").exists():
         raise Stop(f"`{name}.yaml` already exists.", "Choose another name, or delete it first.")
     wished = changing.from_options(typed.sets)
     if source is None:
-        return asked(name, given, wished, asks)
+        return asked(name, typed_answers, wished, asks)
     origin = drafting.starter(source)
     if typed.is_short:
         origin = drafting.minimal_starter(source)
