@@ -36,8 +36,9 @@ SECTIONS = {
 
 
 def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[str]]:
-    """The recipe files at these paths, in their order, and other YAML below folders. strict: all
-    YAML below a folder is a recipe. Raises Stop (exit 2) if a folder has none."""
+    """The recipe files at these paths, in their order, and other YAML below folders. A folder of
+    data counts as one, as a file of data does. strict: all YAML below a folder is a recipe. Raises
+    Stop (exit 2) if a folder has none."""
     recipes: list[str] = []
     other_files: list[str] = []
     for path in paths:
@@ -46,12 +47,10 @@ def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[st
             continue
         yaml_files = list(_yaml_below(Path(path)))
         if not yaml_files:
-            refusal = data_file.folder_problem(Path(path))
-            if refusal:
-                raise Stop(*refusal, code=2)
+            if data_file.is_folder_of_data(Path(path)):
+                recipes.append(path)
+                continue
             hint = "Name a recipe, or a folder with recipes."
-            if data_file.holds_data(Path(path)):
-                hint = f"To learn from its files: `recipe new my-demo --data {path}`"
             raise Stop(f"There is no YAML file below `{path}`.", hint, code=2)
         recipe_files = [file for file in yaml_files if strict or is_meant(file)]
         if not recipe_files:

@@ -126,9 +126,9 @@ def kind_of(file: Path) -> str:
     return ""
 
 
-def holds_data(folder: Path) -> bool:
-    """Whether a folder has texts, tables or a chat that a model can learn from."""
-    return bool(kind_of(folder) or _columns(folder))
+def is_folder_of_data(folder: Path) -> bool:
+    """Whether a folder has texts, tables or a chat that a model can learn from, or documents."""
+    return bool(kind_of(folder) or _columns(folder) or rows.refusal_of_folder(folder))
 
 
 def _described(file: Path) -> tuple[str, str]:
@@ -136,6 +136,11 @@ def _described(file: Path) -> tuple[str, str]:
     kind = rows.without_rows(file)
     if kind:
         return f"This is not a recipe, and {kind['holds']}.", kind["way_out"]
+    if file.is_dir():
+        refusal = rows.refusal_of_folder(file)
+        if refusal:
+            message, hint = refusal
+            return f"This is a folder without a recipe: {message}", hint
     chat = chat_logs.chat_of(file)
     if chat:
         message = _described_chat(chat)
@@ -166,6 +171,9 @@ def _described(file: Path) -> tuple[str, str]:
 
 def _described_text(file: Path) -> str:
     message = "This is plain text, not a recipe."
+    if file.is_dir():
+        count = len(text_files(file))
+        message = f"This is a folder of {count:,} {plural('text', count)}, not a recipe."
     if rows.is_archive_of_texts(file):
         message = "This is an archive of texts, not a recipe."
     if feeds.is_feed(file):
@@ -185,8 +193,9 @@ def _described_rows(
         own_names = [name for name in names if name != MESSAGES or name in turns.fields]
     else:
         own_names = list(names)
-    message = f"This is a file of rows, not a recipe. Its columns are {listed(own_names)}."
-    if text_pairs.holds_pairs(file):
+    what = "a folder of files with rows" if file.is_dir() else "a file of rows"
+    message = f"This is {what}, not a recipe. Its columns are {listed(own_names)}."
+    if file.is_file() and text_pairs.holds_pairs(file):
         message = "This is a text of questions and answers, not a recipe."
     hint = MAKES_RECIPE
     pair = None
@@ -304,16 +313,6 @@ def _division_facts(file: Path) -> list[tuple[str, str]]:
 def holds_plain_texts(file: Path) -> bool:
     """Whether a file, a folder or an archive has plain text, if a recipe asks for it."""
     return is_text_file(file) or file.is_dir() or rows.is_archive_of_texts(file)
-
-
-def folder_problem(folder: Path) -> tuple[str, str] | None:
-    """What a folder without recipes holds, if nothing in it can be learned from, and the way
-    out."""
-    refusal = rows.refusal_of_folder(folder)
-    if refusal is None:
-        return None
-    message, hint = refusal
-    return f"There is no recipe below `{folder}`: {message}", hint
 
 
 def encoding_facts(file: Path) -> list[tuple[str, str]]:

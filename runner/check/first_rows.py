@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from runner.check import data_file, sources, starters
+from runner.check import column_notes, data_file, sources, starters
 from runner.data import columns, conversation_formats, row_files, rows
 from runner.data.conversation_formats import (
+    EMPTY,
     NOTES_CUT,
     OWN,
     ChatSet,
@@ -25,6 +26,7 @@ from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.templates import NoText
 from runner.recipe.templates import columns as columns_of
+from runner.scenarios.shared.axolotl import special_tokens
 from runner.tools.problem import Problem, Severity, Stop
 from runner.tools.settings import Settings
 
@@ -36,31 +38,82 @@ FIRST_ROWS = 200
 MOST_LOST_BY_ITSELF = 0.5
 
 
+class Beginning(NamedTuple):
+    """The first rows of a file. names: of its columns; numbered: the rows as they are; examples:
+    each row's line, and its conversation or why it has none."""
+
+    names: list[str]
+    numbered: list[row_files.Numbered]
+    examples: list[tuple[Where, Conversation | str]]
+
+    @property
+    def conversations(self) -> list[Conversation]:
+        return [row for _, row in self.examples if isinstance(row, Conversation)]
+
+
+def _beginning(data: Settings, file: Path, most: int, template: str = OWN) -> Beginning | None:
+    """The first rows of a file of conversations, at most this many and one more, which shows
+    whether there are more; None if they are not read at once. Another rule reports a file that
+    cannot be read or lacks columns. template: Axolotl's name of the chat template."""
+    if not rows.is_quick(file) or not data.knows("question"):
+        return None
+    source = _source(data, file)
+    try:
+        names = rows.columns(file, sheet=source.sheet)
+        numbered = list(islice(rows.read(source), most + 1))
+        examples = list(_conversations(source, numbered, names, template))
+    except (row_files.Unreadable, Stop, KeyError):
+        return None
+    return Beginning(names, numbered, examples)
+
+
+def _template_of(recipe: Recipe) -> str:
+    """Axolotl's name of the chat template with which the rows are prepared."""
+    data = recipe.settings.get("data") or {}
+    if not recipe.model_facts or not data.get("chat_template"):
+        return OWN
+    tokens = special_tokens(recipe)
+    if tokens is None or data["chat_template"] == OWN:
+        return OWN
+    return tokens.axolotl
+
+
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
+    template = _template_of(recipe)
     for home, data, file in recipe.data_files():
-        if not rows.is_quick(file) or not data.knows("question"):
+        beginning = _beginning(data, file, FIRST_ROWS, template)
+        if beginning is None:
             continue
-        source = _source(data, file)
-        try:
-            names = rows.columns(file, sheet=source.sheet)
-            # The additional row shows whether there are more.
-            numbered = list(islice(rows.read(source), FIRST_ROWS + 1))
-            read = list(_conversations(source, numbered, names))
-        except (row_files.Unreadable, Stop, KeyError):
-            continue  # another rule reports a file that cannot be read or lacks columns
+        names, numbered, read = beginning
         refusal = None
         if len(numbered) <= FIRST_ROWS and home[-1] == "data" and "songs" not in data:
             refusal = _too_many_lost(recipe, home, file, read)
         if refusal:
-            yield refusal
+            yield _by_template(refusal, data, file, template)
         else:
             for message, hint in _shown(file, read[:FIRST_ROWS]):
                 yield recipe.note((*home, "path"), message, hint)
-        talks = [row for _, row in read if isinstance(row, Conversation)]
-        yield from _too_long(recipe, home, file, talks)
+        yield from _too_long(recipe, home, file, beginning.conversations)
         table = [row for _, row in numbered[:FIRST_ROWS] if not isinstance(row, row_files.Bad)]
         for setting, message, hint in _wrong_columns(data, file, names, table):
             yield recipe.note((*home, setting), message, hint)
+        templates = [data.get(setting) or "" for setting in sources.QUESTION_ANSWER]
+        if all(templates):
+            used = columns_of("".join(templates))
+            for message, hint in column_notes.unread_columns(file, names, used, table):
+                yield recipe.note((*home, "path"), message, hint, check="column-unread")
+
+
+def _by_template(refusal: Problem, data: Settings, file: Path, template: str) -> Problem:
+    """The refusal of lost rows, with the setting that solves it if the chat template alone loses
+    them."""
+    of_own_template = _beginning(data, file, FIRST_ROWS)
+    if template == OWN or of_own_template is None:
+        return refusal
+    if len(of_own_template.conversations) < len(of_own_template.examples):
+        return refusal
+    hint = f"Write `chat_template: {OWN}`, if the model's own template writes such turns. Or leave these turns out of the file."
+    return replace(refusal, hint=hint, mends=None, allows=("data.chat_template", OWN))
 
 
 def how_it_is_read(recipe: Recipe) -> Iterator[Problem]:
@@ -166,10 +219,11 @@ def _source(data: Settings, file: Path) -> ChatSet:
 
 
 def _conversations(
-    source: ChatSet, numbered: Iterable[row_files.Numbered], names: Sequence[str]
+    source: ChatSet, numbered: Iterable[row_files.Numbered], names: Sequence[str], template: str
 ) -> Iterator[tuple[Where, Conversation | str]]:
     """Each row's line, and its conversation or why it has none. names: of the file's columns.
-    Raises KeyError with the name of a column that no row has."""
+    template: Axolotl's name of the chat template. Raises KeyError with the name of a column that
+    no row has."""
     form = source.told()
     for number, row in numbered:
         line = place_in_file(source, number)
@@ -177,7 +231,7 @@ def _conversations(
             yield line, row.reason
             continue
         try:
-            conversation = form.conversation(OWN, row)
+            conversation = form.conversation(template, row)
         except NoExchange:
             continue  # left out, and not lost
         except NoText as error:
@@ -208,13 +262,20 @@ def _too_many_lost(
         bound = f"at most {allowed:,} may be lost"
     line, reason = lost[0]
     enough = math.ceil(100 * len(lost) / len(read)) / 100
+    hint = "Fix them to learn them; `recipe prepare` lists all."
+    if all(reason == EMPTY for _, reason in lost):
+        hint = "Choose other columns, or fill in what is empty; `recipe prepare` lists all."
+    if len(lost) < len(read):
+        hint += f" To leave them out, allow more with `max_lost_share: {enough:g}`."
     problem = recipe.problem(
         (*home, "path"),
         f"{len(lost):,} of the {len(read):,} rows of `{file}` cannot be used, but {bound}. The first is line {line}: {reason}.",
-        f"Fix them; `recipe prepare` lists all. Or allow more, with `max_lost_share: {enough:g}`.",
+        hint,
     )
+    if len(lost) == len(read):
+        return problem  # no row would remain
     if enough > MOST_LOST_BY_ITSELF:
-        return problem
+        return replace(problem, allows=("data.max_lost_share", enough))
     return replace(problem, mends=("data.max_lost_share", enough))
 
 
@@ -232,12 +293,7 @@ def _shown(file: Path, read: list[tuple[Where, Conversation | str]]) -> Iterator
             good.append(doctor.ExaminedRow(number, row.said, answer, asked=row.asked))
         else:
             unreadable.append((number, row))
-    if unreadable:
-        line, reason = unreadable[0]
-        yield (
-            f"{of_rows}, {len(unreadable):,} will be left out. The first is line {line}: {reason}.",
-            "Fix them. `recipe prepare` lists all of them, and fails if there are more than `max_lost_share` allows.",
-        )
+    yield from _left_out(of_rows, unreadable)
     notes = sum(NOTES_CUT in row.changes for _, row in read if isinstance(row, Conversation))
     if notes:
         verb = "has" if notes == 1 else "have"
@@ -256,6 +312,26 @@ def _shown(file: Path, read: list[tuple[Where, Conversation | str]]) -> Iterator
         lines = numbers(finding.lines, finding.count)
         message = f"{of_rows}, {finding.count:,} {verb} {finding.kind} ({finding.said}){lines}."
         yield message, finding.remedy
+
+
+def _left_out(of_rows: str, unreadable: list[tuple[Where, str]]) -> Iterator[tuple[str, str]]:
+    """Notes on rows that are left out: those with nothing to learn, and those that are broken."""
+    empty = [(line, reason) for line, reason in unreadable if reason == EMPTY]
+    broken = [(line, reason) for line, reason in unreadable if reason != EMPTY]
+    hints = (
+        (
+            empty,
+            "A model learns nothing from half an exchange. To learn them, fill in what is empty.",
+        ),
+        (broken, "Fix them to learn them."),
+    )
+    for left_out, hint in hints:
+        if left_out:
+            line, reason = left_out[0]
+            yield (
+                f"{of_rows}, {len(left_out):,} will be left out. The first is line {line}: {reason}.",
+                f"{hint} `recipe prepare` lists all, and fails if `max_lost_share` allows fewer.",
+            )
 
 
 # A line break as a program writes it; a lower-case letter behind it is rather a path, or a formula.
@@ -319,17 +395,12 @@ def support(recipe: Recipe) -> Iterator[Problem]:
 def _texts(data: Settings, file: Path) -> list[str] | None:
     """The text of every conversation of a file; None if it has too many rows, or cannot be read
     so."""
-    if not rows.is_quick(file) or not data.knows("question") or "songs" in data:
+    if "songs" in data:
         return None
-    try:
-        names = rows.columns(file, sheet=data.get("sheet"))
-        numbered = list(islice(rows.read(_source(data, file)), MOST_ROWS + 1))
-        if len(numbered) > MOST_ROWS:
-            return None
-        talks = [row for _, row in _conversations(_source(data, file), numbered, names)]
-    except (row_files.Unreadable, Stop, KeyError):
-        return None  # another rule reports a file that cannot be read or lacks columns
-    return [talk.said for talk in talks if isinstance(talk, Conversation)]
+    beginning = _beginning(data, file, MOST_ROWS)
+    if beginning is None or len(beginning.numbered) > MOST_ROWS:
+        return None
+    return [conversation.said for conversation in beginning.conversations]
 
 
 RULES = ()

@@ -16,7 +16,7 @@ from runner.recipe.document import Document, path_of
 from runner.recipe.recipe import Override, Recipe
 from runner.scenarios import forecasting, place, translate
 from runner.scenarios.shared import common
-from runner.tools.problem import Problem, Stop, errors_of, found_by
+from runner.tools.problem import Problem, Stop, errors_of, found_by, listed
 from runner.tools.settings import BrokenSetting, Settings
 
 
@@ -34,8 +34,16 @@ def load(
     requested, idle = changing.from_environment(
         environment or {}, lambda setting: by_schema.has(scenario, setting)
     )
-    document, effective = override(document, [*requested, *changes])
-    recipe, notes = valid(document, look)
+    all_changes = [*requested, *changes]
+    changed_document, effective = override(document, all_changes)
+    recipe, problems = judge(changed_document, look)
+    errors = errors_of(problems)
+    if recipe is None or errors:
+
+        def errors_after(fewer: Sequence[Override]) -> list[Problem]:
+            return errors_of(judge(override(document, fewer)[0], look)[1])
+
+        raise Stop(_with_causes(errors, all_changes, errors_after))
     idle_notes = (
         Problem(
             document.file,
@@ -47,7 +55,38 @@ def load(
         )
         for variable in idle
     )
-    return recipe, effective, [*aside, *notes, *idle_notes]
+    return recipe, effective, [*aside, *problems, *idle_notes]
+
+
+def _with_causes(
+    errors: Sequence[Problem],
+    changes: Sequence[Override],
+    errors_after: Callable[[Sequence[Override]], list[Problem]],
+) -> list[Problem]:
+    """The errors. Those at a line of the file that a change from outside causes name it.
+    errors_after: gives the errors after fewer changes."""
+    origins = list(dict.fromkeys(change.by for change in changes))
+    if all(error.file in origins for error in errors):
+        return list(errors)
+
+    def without(removed: Collection[str]) -> list[Problem]:
+        with suppress(Stop):
+            return errors_after([change for change in changes if change.by not in removed])
+        return []
+
+    before = without(origins)
+    after_others = {origin: without([origin]) for origin in origins}
+    with_causes = []
+    for error in errors:
+        if error.file in origins or error in before:
+            with_causes.append(error)
+            continue
+        # Without one that is alone the cause, all of them are.
+        causes = [origin for origin in origins if error not in after_others[origin]] or origins
+        with_causes.append(
+            replace(error, hint=f"{error.hint} It comes from {listed(causes)}.".strip())
+        )
+    return with_causes
 
 
 def _for_a_stage(document: Document, variable: str) -> str:
@@ -178,9 +217,10 @@ def _place_of(problem: Problem) -> tuple[int, int]:
 def _at_other_places(refusals: list[Problem], in_stages: list[Problem]) -> Iterator[Problem]:
     """The refusals of the whole recipe's schema at places where no stage has a problem. That of a
     stage's own schema is more precise."""
-    places = {_place_of(problem) for problem in in_stages}
+    # All that is set from outside the file is at line 0, and a note refuses nothing.
+    places = {(error.file, *_place_of(error)) for error in errors_of(in_stages)}
     for problem in refusals:
-        if _place_of(problem) not in places:
+        if (problem.file, *_place_of(problem)) not in places:
             yield problem
 
 
@@ -246,7 +286,7 @@ def examine(
     try:
         if file == "-":
             document = reading.standard_input()
-        elif data_file.is_data(Path(file)):
+        elif data_file.is_data(Path(file)) or Path(file).is_dir():
             return [data_file.problem_of(Path(file))]
         else:
             document = reading.read(file)
@@ -256,8 +296,9 @@ def examine(
             problems = checking.problems(document)
             if problems is not None and (not changes or errors_of(problems)):
                 return found_by("axolotl", problems)
-        document, _ = override(opened(document)[0], changes)
-        return examined(document, online, allowed)[1]
+        original = opened(document)[0]
+        document, _ = override(original, changes)
+        problems = examined(document, online, allowed)[1]
     except Stop as stop:
         return found_by("file", stop.problems or [Problem(str(file), 0, 0, stop.text)])
     except OSError as error:  # no permission for a folder on the way, or a name that is too long
@@ -271,6 +312,17 @@ def examine(
                 check="file",
             )
         ]
+
+    def errors_after(fewer: Sequence[Override]) -> list[Problem]:
+        return errors_of(examined(override(original, fewer)[0], online, allowed)[1])
+
+    errors = iter(_with_causes(errors_of(problems), list(changes), errors_after))
+    all_problems = []
+    for problem in problems:
+        if problem.severity == "error":
+            problem = next(errors)
+        all_problems.append(problem)
+    return all_problems
 
 
 def examined(

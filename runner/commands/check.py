@@ -65,7 +65,8 @@ def check(
         say(f"{problem}\n")
     if quiet:
         return verdict.exit_code(fail_on)
-    if len(paths) == 1 and data_file.is_data(Path(paths[0])):
+    is_folder_of_data = recipes == list(paths) and Path(paths[0]).is_dir()
+    if len(paths) == 1 and (is_folder_of_data or data_file.is_data(Path(paths[0]))):
         _end_without_recipe(Path(paths[0]))
     else:
         notes = len(verdict.problems) - errors
@@ -110,19 +111,22 @@ def check(
 
 
 def _end_without_recipe(file: Path) -> None:
-    """The next command for a file of data: a recipe of it, with placeholders for what a person must
-    fill in or save first."""
-    can_name_columns = False
-    if parts.has("start"):
-        from runner.parts.start import drafting
-
-        if drafting.makes_recipe(str(file)):
-            end(f"`{file}` is not a recipe yet.", "new", "my-demo", "--data", file)
-            return
-        can_name_columns = drafting.makes_recipe(str(file), names_columns=True)
-    if can_name_columns:
-        columns = ("--question", "COLUMN", "--answer", "COLUMN")
-        outcome = f"`{file}` is not a recipe yet. Name the columns to learn from."
-        end(outcome, "new", "my-demo", "--data", file, *columns)
+    """The next command for a file of data: a recipe of it, or another one that works."""
+    if not parts.has("start"):
+        end(f"`{file}` is not a recipe.", "list")
         return
-    end(f"`{file}` is not a recipe.", "new", "my-demo", "--data", "FILE")
+    from runner.parts.start import drafting, proposals
+
+    name = proposals.free_name("my-demo")
+    if drafting.makes_recipe(str(file)):
+        end(f"`{file}` is not a recipe yet.", "new", name, "--data", file)
+        return
+    columns = proposals.columns_to_name(file)
+    if columns and drafting.makes_recipe(str(file), columns):
+        question, answer = columns
+        outcome = f"`{file}` is not a recipe yet. Name the columns to learn from, here two of them."
+        named = ("--question", question, "--answer", answer)
+        end(outcome, "new", name, "--data", file, *named)
+        return
+    outcome = f"`{file}` is not a recipe. A recipe with rows of its own shows what is needed."
+    end(outcome, "new", name, "--from", "museum")

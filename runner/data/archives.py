@@ -1,6 +1,7 @@
-"""ZIP files with data: unpacked once into the cache."""
+"""ZIP files and gzip files with data: unpacked once into the cache."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
@@ -13,7 +14,16 @@ MEDIA = (
     *(".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic", ".mp3", ".mp4", ".wav", ".m4a", ".mov"),
     *(".avi", ".mkv", ".ogg", ".opus", ".3gp", ".vcf", ".pdf"),
 )
+BLOCK_BYTES = 2**20
 MOST_BYTES = 50 * 2**30  # of all files together; more is a mistake, or a trap
+
+
+def is_packed(file: Path) -> bool:
+    """Whether a name is one of a ZIP file, or of a single file in gzip."""
+    suffixes = [suffix.lower() for suffix in file.suffixes]
+    if suffixes[-1:] == [".gz"]:
+        return len(suffixes) > 1 and suffixes[-2] != ".tar"
+    return suffixes[-1:] == [".zip"]
 
 
 @once_per_file
@@ -22,7 +32,9 @@ def unpacked(file: Path) -> Path:
     them. Raises Unreadable."""
     folder = cache_folder() / "archives" / sha256(file)
     if not folder.is_dir():
-        _unpack(file, folder)
+        unpack = _unpack_gzip if file.suffix.lower() == ".gz" else _unpack_zip
+        with _new_folder(folder) as unpacking:
+            unpack(file, unpacking)
     files = [entry for entry in folder.rglob("*") if entry.is_file()]
     if not files:
         raise Unreadable("it has no files.")
@@ -34,28 +46,52 @@ def unpacked(file: Path) -> Path:
     return folder
 
 
-def _unpack(file: Path, folder: Path) -> None:
-    """Writes the files of an archive into a folder, all or none."""
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """An empty folder that gets the name of `folder` when the block succeeds, unless another
+    process was faster; else nothing is left."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent) as place:
+        unpacking = Path(place) / "files"
+        unpacking.mkdir()
+        yield unpacking
+        with suppress(OSError):
+            unpacking.rename(folder)
+
+
+def _unpack_zip(file: Path, folder: Path) -> None:
     from zipfile import BadZipFile, ZipFile  # few checks need it
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with ZipFile(file) as archive, TemporaryDirectory(dir=folder.parent) as place:
+        with ZipFile(file) as archive:
             entries = [entry for entry in archive.infolist() if not _is_beside(entry.filename)]
-            size = sum(entry.file_size for entry in entries)
-            if size > MOST_BYTES:
-                raise Unreadable(f"it would become {size / 2**30:,.0f} GiB when it is unpacked.")
-            unpacking = Path(place) / "files"
-            unpacking.mkdir()
-            archive.extractall(unpacking, entries)
-            with suppress(OSError):  # another process was faster
-                unpacking.rename(folder)
+            _require_space(sum(entry.file_size for entry in entries))
+            archive.extractall(folder, entries)
     except BadZipFile:
         raise Unreadable("it is not a ZIP file.") from None
     except RuntimeError:  # of zipfile, for a password
         raise Unreadable(
             "it is protected by a password.", hint="Unpack it, and name the file that is inside."
         ) from None
+
+
+def _unpack_gzip(file: Path, folder: Path) -> None:
+    import gzip  # few checks need it
+    import zlib
+
+    try:
+        with gzip.open(file) as content, (folder / file.stem).open("wb") as target:
+            for block in iter(lambda: content.read(BLOCK_BYTES), b""):
+                target.write(block)
+                _require_space(target.tell())
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise Unreadable("it is not a whole gzip file.", hint="Download it again.") from None
+
+
+def _require_space(size: int) -> None:
+    """Raises Unreadable for more bytes than data has."""
+    if size > MOST_BYTES:
+        raise Unreadable(f"it would become {size / 2**30:,.0f} GiB when it is unpacked.")
 
 
 def _is_beside(name: str) -> bool:

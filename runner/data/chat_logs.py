@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from runner.data import chat_texts, text_pairs
-from runner.data.archives import unpacked
+from runner.data.archives import is_packed, unpacked
 from runner.data.chat_exports import CHAT_COLUMN
 from runner.data.columns import SUBJECT_NAMES, asks_and_answers
 from runner.data.row_files import (
@@ -150,7 +150,7 @@ def chat_of(file: Path) -> ChatContent | None:
     """The chat in a file, or in the folder or archive of Slack's export; None if it holds none, or
     is missing."""
     try:
-        if file.suffix.lower() == ".zip" and file.is_file():
+        if is_packed(file) and file.is_file():
             file = unpacked(file)
         if file.is_dir():
             chats = _chats_in(file)

@@ -74,6 +74,10 @@ class Turn(NamedTuple):
         )
 
 
+# Why a row with half of an exchange is left out.
+EMPTY = "the question or the answer is empty"
+
+
 class NoExchange(NoText):
     """A conversation of an export in which one side alone has written, or a row with neither a
     question nor an answer. It is left out, and not lost."""
@@ -176,7 +180,7 @@ class ChatSet(DataSet):
             return Conversation(pair(question, answer))
         if not answer and self._asks_nothing(row):
             raise NoExchange("rows with neither a question nor an answer")
-        return "the question or the answer is empty"
+        return EMPTY
 
     def _asks_nothing(self, row: DataRow) -> bool:
         """Whether all columns of the question are empty, whatever words are around them."""

@@ -2,6 +2,7 @@
 nothing."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from runner.tools.text import same
 MOST_CHARACTERS = 20_000_000
 # An answer of fewer characters has hardly any content, unless it is a label or a number.
 SHORT = 10
+# In scripts whose characters are syllables or words, as in Chinese, Japanese and Korean.
+SHORT_IN_WIDE_SCRIPTS = 4
 # Answers with the same first words are reported from this share on; a share is meaningful from FEW
 # rows on.
 BEGINNING_WORDS = 3
@@ -106,14 +109,10 @@ def _named(
 
 
 def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    short = (
-        f"of fewer than {SHORT} characters",
-        "Write longer ones, or delete them, unless you want a label or a number.",
-    )
-    answers = [row.line for row in rows if row.wanted is not None and len(row.wanted) < SHORT]
-    yield from _named("short answers", answers, *short)
-    texts = [row.line for row in rows if row.answer is None and len(row.text.strip()) < SHORT]
-    yield from _named("short texts", texts, *short)
+    answers = [row for row in rows if row.wanted is not None and _is_short(row.wanted)]
+    yield from _short("short answers", answers)
+    texts = [row for row in rows if row.answer is None and _is_short(row.text.strip())]
+    yield from _short("short texts", texts)
     yield from _named(
         "exact duplicates",
         _repeated(rows),
@@ -147,6 +146,26 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     yield from labels([row for row in rows if row.label is not None])
     yield from several_answers(rows)
     yield from personal(rows)
+
+
+def _is_short(text: str) -> bool:
+    if text.isascii() or len(text) >= SHORT:
+        return len(text) < SHORT
+    wide = sum(map(_is_wide, text))
+    # Two scripts in one text add up to their share of each limit.
+    return wide / SHORT_IN_WIDE_SCRIPTS + (len(text) - wide) / SHORT < 1
+
+
+def _is_wide(letter: str) -> bool:
+    return unicodedata.east_asian_width(letter) in ("W", "F")
+
+
+def _short(name: str, rows: Sequence[ExaminedRow]) -> Iterator[DataFinding]:
+    limit = f"of fewer than {SHORT} characters"
+    if any(map(_is_wide, "".join(row.wanted or row.text for row in rows))):
+        limit += f", or {SHORT_IN_WIDE_SCRIPTS} in Chinese, Japanese or Korean"
+    remedy = "Write longer ones, or delete them, unless you want a label or a number."
+    yield from _named(name, [row.line for row in rows], limit, remedy)
 
 
 def _are_classes(answers: Sequence[str]) -> bool:

@@ -64,7 +64,7 @@ def require_few(lost_rows: int, of: int, share: float, lines: Iterable[str]) -> 
         bound = "none may be lost"
     raise Stop(
         f"{lost_rows:,} of {of:,} rows cannot be used ({part:.1%}), but {bound}.\n{listing}",
-        f"Fix the rows above. Or allow more in this data's section: `max_lost_share: {most:g}`.",
+        f"Fix the rows above, if the model should learn them. To leave them out, write `max_lost_share: {most:g}` in this data's section.",
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.data import chat_logs, data_sets, feeds, row_files, spreadsheets
-from runner.data.archives import MEDIA, unpacked
+from runner.data.archives import MEDIA, is_packed, unpacked
 from runner.data.row_files import (
     Bad,
     DataRow,
@@ -243,8 +243,8 @@ LEAST_OBJECTS, SAMPLED_OBJECTS = 3, 20
 
 
 class Zipped(RowFile):
-    """A ZIP file with a file of rows, several, or texts. reader_of: gives the reader of what is
-    inside; column: the name for texts."""
+    """A ZIP file with a file of rows, several, or texts; or a gzip file. reader_of: gives the
+    reader of what is inside; column: the name for texts."""
 
     def __init__(
         self, reader_of: Callable[[Path], RowFile | None], column: str | None = None
@@ -318,7 +318,7 @@ def holds_texts(folder: Path) -> bool:
 
 def is_archive_of_texts(file: Path) -> bool:
     """Whether a file is a ZIP file with texts, and without tables."""
-    if file.suffix.lower() != ".zip" or not file.is_file():
+    if not is_packed(file) or not file.is_file():
         return False
     try:
         inside = unpacked(file)
@@ -375,7 +375,7 @@ READERS: dict[str, RowFile] = {
     feeds.FEED_ENDING: feeds.Feed(),
 }
 # Endings of files of which only some have rows.
-SELDOM = (*SUBTITLES, feeds.FEED_ENDING)
+SELDOM = (*SUBTITLES, feeds.FEED_ENDING, ".gz")
 ENDINGS = (*(ending for ending in READERS if ending not in SELDOM), ".zip")
 READABLE = f"Its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
 # What people name that holds no rows, by its ending.
@@ -391,7 +391,7 @@ def without_rows(file: Path) -> dict[str, str] | None:
     some if their lines have the names of people, and XML if it is a feed."""
     kind = WITHOUT_ROWS.get(file.suffix.lower())
     is_talk = file.suffix.lower() in SUBTITLES and chat_logs.chat_of(file)
-    if kind is None or file.is_dir() or is_talk or feeds.is_feed(file):
+    if kind is None or file.is_dir() or is_talk or feeds.is_feed(file) or is_packed(file):
         return None
     return kind
 
@@ -406,7 +406,7 @@ def is_quick(file: Path) -> bool:
     suffix = ending_of(file)
     if suffix in ROW_BY_ROW:
         return True
-    whole = (".json", *YAML, *TEXTS, ".zip", *spreadsheets.ENDINGS, feeds.FEED_ENDING)
+    whole = (".json", *YAML, *TEXTS, ".zip", ".gz", *spreadsheets.ENDINGS, feeds.FEED_ENDING)
     return suffix in whole and file.stat().st_size < QUICK_BYTES
 
 
@@ -418,7 +418,7 @@ def reader_of(
     suffix = ending_of(path)
     if path.is_dir():
         return _reader_of_folder(path, split, column)
-    if suffix == ".zip":
+    if is_packed(path):
         return Zipped(partial(reader_of, split=split, column=column, sheet=sheet), column)
     if suffix in TEXTS and column:
         return row_files.Documents(column)
@@ -588,7 +588,7 @@ def unread_texts(file: Path) -> int:
     """How many texts a folder or an archive has beside the tables that are read."""
     with suppress(Unreadable, OSError):
         folder = file
-        if file.suffix.lower() == ".zip":
+        if is_packed(file):
             folder = unpacked(file)
         if folder.is_dir() and isinstance(reader_of(folder), TableFolder):
             return len(text_files(folder))

@@ -61,7 +61,7 @@ class Spreadsheet(RowFile):
         self.sheet = sheet
 
     def columns(self, file: Path) -> list[str]:
-        tables = self.chosen(tables_of(file))
+        tables = self.chosen(file)
         if not tables:
             if self.sheet:
                 raise Unreadable(f"it has no sheet `{self.sheet}` with a table.")
@@ -70,12 +70,11 @@ class Spreadsheet(RowFile):
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         try:
-            tables = tables_of(file)
+            chosen = self.chosen(file)
         except Unreadable as reason:
             raise Stop(f"`{file}` cannot be read: {reason}", reason.hint) from None
-        chosen = self.chosen(tables)
         if not chosen and self.sheet:
-            names = listed(table.sheet for table in tables) or "none"
+            names = listed(table.sheet for table in tables_of(file)) or "none"
             raise Stop(
                 f"`{file}` has no sheet `{self.sheet}` with a table.",
                 f"Its sheets with a table are {names}; write one of them as `sheet`.",
@@ -85,27 +84,33 @@ class Spreadsheet(RowFile):
             yield from with_continued_answers(numbered, table.header.continued)
 
     def unread(self, file: Path) -> list[str]:
-        tables = tables_of(file)
-        chosen = self.chosen(tables)
-        return [table.sheet for table in tables if table not in chosen]
+        chosen = self.chosen(file)
+        return [table.sheet for table in tables_of(file) if table not in chosen]
 
-    def chosen(self, tables: Sequence[SheetTable]) -> list[SheetTable]:
-        """The tables that are read."""
+    def chosen(self, file: Path) -> Sequence[SheetTable]:
+        """The tables that are read. Raises Unreadable."""
         if self.sheet:
-            return [table for table in tables if table.sheet == self.sheet]
-        asking = [table for table in tables if asks_and_answers(table.header.names)]
-        if not asking:
-            asking = [table for table in tables if asks_and_answers_in_words(table.header.names)]
-        largest = max(asking or tables, key=lambda table: table.row_count, default=None)
-        if largest is None:
-            return []
-        return [table for table in tables if table.header.names == largest.header.names]
+            return [table for table in tables_of(file) if table.sheet == self.sheet]
+        return _usual_tables(file)
+
+
+@once_per_file
+def _usual_tables(file: Path) -> Sequence[SheetTable]:
+    """The tables that are read if no sheet is named."""
+    tables = tables_of(file)
+    asking = [table for table in tables if asks_and_answers(table.header.names)]
+    if not asking:
+        asking = [table for table in tables if asks_and_answers_in_words(table.header.names)]
+    largest = max(asking or tables, key=lambda table: table.row_count, default=None)
+    if largest is None:
+        return []
+    return [table for table in tables if table.header.names == largest.header.names]
 
 
 def line_in_sheet(file: Path, sheet: str | None, number: int) -> str:
     """The place of a row, after the word `line`. sheet: the one that is read, if it is chosen."""
     table_number, line = divmod(number, LINES_OF_SHEET)
-    tables = Spreadsheet(sheet).chosen(tables_of(file))
+    tables = Spreadsheet(sheet).chosen(file)
     if len(tables) <= max(1, table_number):
         return f"{line:,}"
     return f"{line:,} of `{tables[table_number].sheet}`"

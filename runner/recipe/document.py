@@ -90,7 +90,18 @@ class Document:
                 place = spans.get(path[:length])
                 if place:
                     return self.problem_at(place, message, hint, severity)
+            origin = self._origin_below(path[:length])
+            if origin:
+                return Problem(origin, 0, 0, message, hint, severity=severity)
         return Problem(self.file, 1, 1, message, hint, severity=severity)
+
+    def _origin_below(self, path: Path_) -> str:
+        """What set the first setting of a section that the file does not have; empty for the whole
+        recipe, and if nothing in it was set from outside."""
+        if not path:
+            return ""
+        below = (self.origins[place] for place in self.origins if place[: len(path)] == path)
+        return next(below, "")
 
     def problem_at(
         self, place: Span, message: str, hint: str = "", severity: Severity = "error"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.recipe import reading
-from runner.recipe.document import Document, Path_, dotted, path_of
+from runner.recipe.document import Document, Path_, dotted, path_of, setting_name
 from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import STAGES
 from runner.tools import packaged
@@ -147,7 +147,7 @@ def _section_of(data: object, change: Override) -> Any:
             _require_entry(parent, path[: depth + 1], change)
             parent = parent[int(part)]
         else:
-            raise Stop(f"{change.by}: `{dotted(path[:depth])}` has no settings of its own.")
+            raise _refused(change, f"`{dotted(path[:depth])}` has no settings of its own.")
     return parent
 
 
@@ -156,10 +156,15 @@ def _require_entry(entries: list[Any], path: Path_, change: Override) -> None:
     number = path[-1]
     if isinstance(number, int) and number < len(entries):
         return
-    raise Stop(
-        f"{change.by}: `{dotted(path[:-1])}` has {len(entries)} entries, and no entry `{number}`.",
+    raise _refused(
+        change,
+        f"`{dotted(path[:-1])}` has {len(entries)} entries, and no entry `{number}`.",
         "Entries are counted from 0.",
     )
+
+
+def _refused(change: Override, message: str, hint: str = "") -> Stop:
+    return Stop(Problem(change.by, 0, 0, message, hint, setting=setting_name(change.path)))
 
 
 def _without_entry(places: Mapping[Path_, Any], entry: Path_) -> dict[Path_, Any]:
@@ -193,8 +198,8 @@ def _write(parent: Any, change: Override) -> None:
     elif isinstance(parent, list):
         parent[int(last)] = value
     else:
-        where = f"{change.by}: `{dotted(change.path[:-1])}`"
-        raise Stop(f"{where} is one value, and has no setting `{last}`.")
+        message = f"`{dotted(change.path[:-1])}` is one value, and has no setting `{last}`."
+        raise _refused(change, message)
 
 
 def of_each(recipe: Recipe, changes: Callable[[str, Recipe], Iterable[Override]]) -> list[Override]:

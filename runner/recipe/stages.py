@@ -155,9 +155,12 @@ def starts(document: Document, index: int) -> bool:
 
 
 def found_in(document: Document, index: int, problem: Problem) -> Problem:
-    """A problem of a stage's own recipe, with the path of its fix in the whole recipe."""
-    if problem.mends is None:
-        return problem
-    setting, value = problem.mends
-    path = path_in(document, index, path_of(setting))
-    return replace(problem, mends=(dotted(path), value))
+    """A problem of a stage's own recipe, with the paths of its fixes in the whole recipe."""
+
+    def in_recipe(fix: tuple[str, Any] | None) -> tuple[str, Any] | None:
+        if fix is None:
+            return None
+        setting, value = fix
+        return dotted(path_in(document, index, path_of(setting))), value
+
+    return replace(problem, mends=in_recipe(problem.mends), allows=in_recipe(problem.allows))

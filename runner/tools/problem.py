@@ -27,8 +27,9 @@ class Problem:
     column: from 1; 0 if there is no place in a file. message: what is wrong, in plain words. hint:
     what to do about it; may be empty. source: the text of the line; width: the number of characters
     that the caret marks. `mends`: a dotted setting with a value that alone solves the problem, or
-    None. setting: the dotted name of the setting that it is about, without the numbers of list
-    entries; empty for the recipe as a whole. check: the name of what found it, `column-missing`."""
+    None; `allows`: the same at a price, so that only a person may choose it. setting: the dotted
+    name of the setting that it is about, without the numbers of list entries; empty for the recipe
+    as a whole. check: the name of what found it, `column-missing`."""
 
     file: str
     line: int
@@ -39,6 +40,7 @@ class Problem:
     width: int = 1
     severity: Severity = "error"
     mends: tuple[str, Any] | None = None
+    allows: tuple[str, Any] | None = field(default=None, compare=False)
     # Two checks that find the same report it once.
     setting: str = field(default="", compare=False)
     check: str = field(default="", compare=False)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from runner.check.validate import examine
+from runner.tools.problem import errors_of
 from tests.conftest import ROOT
 
 
@@ -37,6 +38,9 @@ CASES = {
     "broken": [
         *(row(n, f"{n} is one of many numbers.") for n in range(20)),
         "{broken",
+    ],
+    "half an exchange": [
+        *(row(n, f"{n} is one of many numbers.") for n in range(20)),
         row(25, " "),
     ],
     "personal": [*GOOD, row(4, "Ask jane.doe@company.org about it.")],
@@ -103,3 +107,35 @@ def test_a_column_that_cannot_be_meant_is_named_with_the_one_that_is(
 @pytest.mark.parametrize("answer", ["[Antwort]", "[Antwort] ([Bemerkung])", "[Frage]"])
 def test_other_columns_are_not_doubted(answer, tmp_path):
     assert column_notes(tmp_path, BEES, answer) == []
+
+
+def test_rows_are_judged_with_the_chat_template_of_the_recipe(tmp_path):
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"n": 1}}}
+    turns = [
+        {"role": "user", "content": "What is 1?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "one"},
+        {"role": "assistant", "content": "It is one."},
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join([json.dumps({"messages": turns})] * 12))
+    recipe = yaml.safe_load((ROOT / "recipes" / "minimal" / "lora.yaml").read_text())
+    recipe["model"] = {"base": "Qwen/Qwen3-0.6B"}
+    recipe["data"] = {"path": "rows.jsonl", "form": "messages"}
+    refusals = {}
+    for template in ("auto", "tokenizer_default"):
+        recipe["data"]["chat_template"] = template
+        (tmp_path / "my.yaml").write_text(yaml.safe_dump(recipe))
+        refusals[template] = errors_of(examine(tmp_path / "my.yaml"))
+    (refusal,) = refusals["auto"]
+    assert "the chat template `chatml` does not write" in refusal.message
+    assert refusal.allows == ("data.chat_template", "tokenizer_default")
+    assert refusals["tokenizer_default"] == []
+
+
+def test_rows_left_out_on_purpose_are_not_to_be_fixed(tmp_path):
+    full = [row(n, f"{n} is one of many numbers.") for n in range(30)]
+    empty, broken = notes(tmp_path, [*full, row(31, ""), "{broken", row(33, "")])
+    assert "2 will be left out. The first is line 31: the question or the answer" in empty.message
+    assert "Fix" not in empty.hint and empty.hint.startswith("A model learns nothing from half")
+    assert "1 will be left out. The first is line 32: not JSON" in broken.message
+    assert broken.hint.startswith("Fix them to learn them.")

@@ -4,13 +4,16 @@ same."""
 from __future__ import annotations
 
 import inspect
+import re
+import shutil
 import tomllib
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 
-from runner.commands.cli import cli, commands
+from runner.commands.cli import _code, cli, commands
 from runner.commands.options import OPTIONS, command, with_options
 from tests.conftest import ROOT
 
@@ -93,3 +96,51 @@ def test_the_signature_says_what_is_required_repeated_or_a_flag():
         ("--more", "text", False, False),
     ]
     assert frobnicate.params[0].metavar == "[RECIPE]"
+
+
+# What is wrong, in a recipe of one stage or of several.
+WRONG_SETS = {
+    "unknown section": (("nonsense=1",), "nonsense=1"),
+    "setting of an unknown section": (("nonsense.foo=1",), "nonsense.foo=1"),
+    "unknown setting": (("model.bas=x",), "model.bas=x"),
+    "a section is a number": (("machines=3",), "machines=3"),
+    "wrong type": (("seed=many",), "seed=many"),
+    "out of bounds": (("model.sequence_len=8",), "model.sequence_len=8"),
+    "below a value": (("name.x=3",), "name.x=3"),
+    "no such entry": (("demo.questions.9=Why?",), "demo.questions.9=Why?"),
+    "two that contradict": (("machines=3", "machines.nodes=1"), "machines.nodes=1"),
+    "with a line of the recipe": (("train.epochs=2", "data.form=messages"), "data.form=messages"),
+}
+COMMANDS_WITH_SETS = ("check", "plan", "render", "prepare", "rehearse", "run")
+OF_ONE_STAGE_ONLY = ("no such entry", "with a line of the recipe", "wrong type")
+
+
+@pytest.fixture(scope="module")
+def recipes_with_notes(tmp_path_factory):
+    """A recipe of one stage whose rows have notes, and one of several whose option has one."""
+    folder = tmp_path_factory.mktemp("sets")
+    rows = [f"What is {number}?,It is {number}." for number in range(12)]
+    (folder / "rows.csv").write_text("\n".join(["question,answer", *rows]))
+    recipe = yaml.safe_load((ROOT / "recipes" / "museum.yaml").read_text())
+    recipe["data"] = {"path": "rows.csv", "question": "[question]", "answer": "[answer]"}
+    (folder / "one.yaml").write_text(yaml.safe_dump(recipe))
+    shutil.copy(ROOT / "recipes" / "domain.yaml", folder / "several.yaml")
+    shutil.copytree(ROOT / "recipes" / "data", folder / "data")
+    return folder
+
+
+@pytest.mark.parametrize("case", WRONG_SETS)
+@pytest.mark.parametrize("file", ["one.yaml", "several.yaml"])
+def test_an_error_of_a_set_names_it_beside_notes(recipes_with_notes, capsys, file, case):
+    sets, wrong = WRONG_SETS[case]
+    if file == "several.yaml" and case in OF_ONE_STAGE_ONLY:
+        pytest.skip("its stages have these settings")
+    noted = ("model.sequence_len=64", *sets) if case != "out of bounds" else sets
+    for name in COMMANDS_WITH_SETS:
+        words = [word for change in noted for word in ("--set", change)]
+        assert _code([name, str(recipes_with_notes / file), *words]) == 1, name
+        printed = capsys.readouterr()
+        assert f"--set {wrong}" in f"{printed.out}{printed.err.partition('Next:')[0]}", name
+        if name == "check":
+            assert re.search(r"checked, \d errors?", printed.out)
+            assert "note: " in printed.out or case not in ("unknown section", "unknown setting")

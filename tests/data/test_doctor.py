@@ -59,6 +59,14 @@ def test_short_answers_are_named():
     assert found([row(1, "Yes."), row(2, WORDS), row(5, "42")])["short answers"] == (1, 5)
 
 
+@pytest.mark.parametrize(
+    ("long", "short"),
+    [("毎週一回巣箱を見る", "はい"), ("每周看一次", "是的"), ("매주 한 번 봅니다", "네 네")],
+)
+def test_short_answers_are_counted_in_the_characters_of_their_script(long, short):
+    assert found([row(1, long), row(2, short), row(3, WORDS)])["short answers"] == (2,)
+
+
 def test_a_question_with_different_answers_is_named_whatever_its_capitals():
     rows = []
     pairs = [

@@ -12,6 +12,7 @@ from runner import scenarios
 from runner.check import data_file
 from runner.commands.cli import _code
 from runner.data import rows
+from runner.data.archives import unpacked
 from runner.data.row_files import Unreadable
 from runner.data.spreadsheets import Spreadsheet
 from runner.data.table_layout import Header, encoding_of, header_of
@@ -164,3 +165,27 @@ def test_a_named_sheet_is_read_and_a_missing_one_is_named():
 def test_a_pasted_name(typed, name, monkeypatch):
     monkeypatch.setenv("HOME", "/home/anna")
     assert data_file.pasted(typed) == name
+
+
+def test_half_a_gzip_file_is_refused_and_nothing_stays_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("runner.data.archives.cache_folder", lambda: tmp_path / "cache")
+    whole = (FILES / "comma-in-gzip.csv.gz").read_bytes()
+    (tmp_path / "half.csv.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(Unreadable, match="it is not a whole gzip file"):
+        unpacked(tmp_path / "half.csv.gz")
+    assert list((tmp_path / "cache" / "archives").iterdir()) == []
+
+
+FOLDERS = sorted(path.name for path in FILES.iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_of_data_is_described_with_the_command_for_it(name, capsys):
+    assert _code(["check", str(FILES / name)]) == 1
+    printed = capsys.readouterr()
+    about, _, facts = printed.out.partition(": ")
+    assert about == str(FILES / name)
+    assert facts.startswith(("This is a folder of ", "This is a folder without a recipe: "))
+    following = printed.err.splitlines()[-1].removeprefix("Next: recipe new my-demo ")
+    data_is_learned = following == f"--data {FILES / name}"
+    assert data_is_learned != facts.startswith("This is a folder without a recipe: ")

@@ -95,6 +95,11 @@ class DataKind(NamedTuple):
 TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].items()}
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
+# The place that each section is for, if it is for one alone.
+PLACE_OF_SECTION = {
+    "nodes": "machines",
+    **dict.fromkeys(("openshift", "image", "serve"), "cluster"),
+}
 WITH_ANSWERS = ("questions", "conversations")  # the kinds of rows whose answers a run can grade
 # The kinds of rows that begin with plain text.
 TEXTS = ("text", "text-questions", "text-questions-preferences")
@@ -259,7 +264,7 @@ class Answers:
     column: of documents. answered_by: a person of a chat. questions, preferences: of later stages.
     hold_back: yes or no. gpus: in each machine. numbers: of the GPUs in plain machines; addresses:
     of these machines, the main one first; results: a folder that they share. prompt, chosen,
-    rejected: of preferences."""
+    rejected: of preferences. sets: the settings of `--set`, which win over all answers."""
 
     kind: str = "questions"
     technique: str = ""
@@ -286,6 +291,7 @@ class Answers:
     addresses: tuple[str, ...] = ()
     results: str = ""
     namespace: str = ""
+    sets: tuple[Override, ...] = ()
     kinds: ClassVar[Mapping[str, DataKind]] = KINDS
     yes_or_no: ClassVar[tuple[str, str]] = ("yes", "no")
 
@@ -306,6 +312,12 @@ class Answers:
     @cached_property
     def document(self) -> Document:
         return read(packaged.named()[self.way.starter])
+
+    @property
+    def without_place(self) -> "Answers":
+        """These answers for this machine, without the settings for another place."""
+        sets = tuple(change for change in self.sets if change.path[0] not in PLACE_OF_SECTION)
+        return replace(self, where="here", addresses=(), sets=sets)
 
     @property
     def places(self) -> list[str]:
@@ -662,10 +674,9 @@ class Answers:
             said["machines.gpus_per_node"] = (gpus, "GPUs in each machine")
         if count != self.starts("machines.nodes", 1):
             said["machines.nodes"] = (count, "machines")
-        places = {"nodes": "machines", **dict.fromkeys(("openshift", "image", "serve"), "cluster")}
         elsewhere = []
-        for section in places:
-            if places[section] != self.where and self.starts(section):
+        for section, place in PLACE_OF_SECTION.items():
+            if place != self.where and self.starts(section):
                 elsewhere.append(section)
         said |= dict.fromkeys(elsewhere, (None, "it runs elsewhere"))
         if self.where == "machines":
@@ -818,20 +829,22 @@ def beside(name: str, folder: Path) -> str:
 
 
 def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft:
-    return draft(answers.document, name, [*answers.wishes(), *more])
+    """The recipe of some answers. more: settings that win over the answers, but not over those of
+    `--set`."""
+    return draft(answers.document, name, [*answers.wishes(), *more, *answers.sets])
 
 
-def makes_recipe(data: str, names_columns: bool = False) -> bool:
-    """Whether `recipe new` makes a recipe of a file of data without further answers. names_columns:
-    or with the columns of question and answer alone."""
+def makes_recipe(data: str, columns: Sequence[str] = ()) -> bool:
+    """Whether `recipe new` makes a recipe of a file of data without further answers. columns: or
+    with these templates of the question and the answer, if it needs them."""
     kind = data_file.kind_of(Path(data)) or "questions"
     answers = Answers(kind, data=data, gpu=NO_GPU)
     try:
-        if names_columns:
+        if columns:
             if kind != "questions" or not answers.lacks_columns:
                 return False
-            first, second, *_ = answers.columns
-            answers = replace(answers, question=f"[{first}]", answer=f"[{second}]")
+            question, answer = columns
+            answers = replace(answers, question=question, answer=answer)
         return not drafted("my-demo", answers).errors
     except Stop:
         return False
@@ -840,7 +853,7 @@ def makes_recipe(data: str, names_columns: bool = False) -> bool:
 def first_rows(name: str, answers: Answers, most: int) -> tuple[RowsRequest, list[RenderedExample]]:
     """The data of the first stage that reads any, on this machine, and its first rows as the model
     sees them; none for images. Raises Stop if they cannot be read."""
-    recipe = drafted(name, replace(answers, where="here", addresses=())).recipe
+    recipe = drafted(name, answers.without_place).recipe
     data = next(
         stage.data
         for stage in scenarios.translate(recipe, scenarios.place(recipe)).stages
@@ -948,10 +961,10 @@ def need_of(model: catalog.Model, answers: Answers, card: str = "") -> Need | No
     return None
 
 
-def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draft:
+def finished(name: str, answers: Answers) -> Draft:
     """The complete recipe: with a batch that fits its GPU and makes enough steps, other changes to
-    fit, questions from its own data, and a description. sets: further settings of the person, which
-    win. Raises Stop if it has errors, or if no change makes it fit its GPU."""
+    fit, questions from its own data, and a description. Raises Stop if it has errors, or if no
+    change makes it fit its GPU."""
     told: dict[str, tuple[Any, str]] = {}
     if not answers.of.keeps:
         count = math.prod(answers.count)
@@ -977,7 +990,7 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
         few = evenly(list(filter(_can_be_asked, asked)), 3)
         if few:
             told["demo.questions"] = (few, "the model answers them before and after training")
-    more = [*overrides_of(told), *sets]
+    more = overrides_of(told)
     return drafted(name, answers, [*_fitting(name, answers, more), *more])
 
 

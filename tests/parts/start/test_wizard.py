@@ -614,7 +614,7 @@ def test_every_answer_is_an_option(here):
     known = {option for param in new.new.params for option in param.opts}
     asked = new.QUESTIONS
     assert {one.option for one in asked} <= known
-    assert {one.name for one in asked} == {field.name for field in fields(Answers)}
+    assert {one.name for one in asked} == {field.name for field in fields(Answers)} - {"sets"}
 
 
 def test_back_leads_out_of_every_question(here, monkeypatch, golden_message):
@@ -1147,3 +1147,139 @@ def test_rows_that_cannot_be_used_are_allowed_and_shown(here, capsys):
     assert _code(["new", "half", "--data", "half.csv", "--model", "small"]) == 0
     assert "20 will be left out" in capsys.readouterr().out
     assert load(Path("half.yaml"))[0].settings.data.max_lost_share == 0.28
+
+
+def half_empty_file() -> None:
+    """A file whose likely answers are mostly empty, beside a column without empty cells."""
+    rows = ["question,answer,reply"]
+    for number in range(20):
+        answer = "" if number % 4 else "It is a number with quite a long answer."
+        rows.append(f"What is the number {number} of the list?,{answer},A reply to {number}.")
+    Path("lost.csv").write_text("\n".join(rows))
+
+
+LOST_COLUMNS = ("--question", "[question]", "--answer", "[answer]")
+LOST_SETTINGS = ("--set", "data.question=[question]", "--set", "data.answer=[answer]")
+LOST_COMMANDS = {
+    "options": ("--data", "lost.csv", *LOST_COLUMNS),
+    "settings": ("--data", "lost.csv", *LOST_SETTINGS),
+    "copy with options": ("--from", "museum", "--data", "lost.csv", *LOST_COLUMNS),
+    "copy with settings": ("--from", "museum", "--set", "data.path=lost.csv"),
+}
+
+
+@pytest.mark.parametrize("case", LOST_COMMANDS)
+def test_what_a_refusal_of_lost_rows_recommends_works(here, capsys, case):
+    half_empty_file()
+    command = ["new", "made", *LOST_COMMANDS[case]]
+    assert _code(command) == 1
+    recommended = re.search(r"with `(max_lost_share): ([\d.]+)`", capsys.readouterr().err)
+    assert recommended and not Path("made.yaml").exists()
+    setting, value = recommended.groups()
+    assert _code([*command, "--set", f"data.{setting}={value}"]) == 0
+    assert load(Path("made.yaml"))[0].settings.data.max_lost_share == float(value)
+
+
+@pytest.mark.parametrize("case", LOST_COMMANDS)
+def test_another_column_counts_before_lost_rows_are_refused(here, capsys, case):
+    half_empty_file()
+    command = [word.replace("[answer]", "[reply]") for word in LOST_COMMANDS[case]]
+    if case == "copy with settings":
+        command += ["--set", "data.answer=[reply]"]
+    assert _code(["new", "made", *command]) == 0
+    assert load(Path("made.yaml"))[0].data.answer == "[reply]"
+
+
+@pytest.mark.parametrize("case", LOST_COMMANDS)
+def test_a_nonsense_setting_is_refused_beside_lost_rows(here, capsys, case):
+    half_empty_file()
+    command = ["new", "made", *LOST_COMMANDS[case], "--set", "nonsense.foo=1"]
+    assert _code(command) == 1
+    assert "`nonsense` is not a setting of a recipe." in capsys.readouterr().err
+    assert not Path("made.yaml").exists()
+
+
+def calls_file() -> None:
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"town": "Bath"}}}
+    lines = []
+    for number in range(12):
+        turns = [
+            {"role": "user", "content": f"What is the weather in town {number}?"},
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "a", **call}]},
+            {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+            {"role": "assistant", "content": f"It is sunny in town {number}."},
+        ]
+        lines.append(json.dumps({"messages": turns}))
+    Path("calls.jsonl").write_text("\n".join(lines))
+
+
+def test_tool_calls_need_the_models_own_template_which_an_option_chooses(
+    here, capsys, golden_message
+):
+    calls_file()
+    command = ["new", "made", "--data", "calls.jsonl", "--model", "Qwen/Qwen3-0.6B"]
+    assert _code(command) == 1
+    golden_message(capsys.readouterr().err)
+    assert not Path("made.yaml").exists()
+    assert _code([*command, "--set", "data.chat_template=tokenizer_default"]) == 0
+    assert load(Path("made.yaml"))[0].data.chat_template == "tokenizer_default"
+
+
+def test_the_options_count_for_rows_that_a_terminal_shows(here, monkeypatch):
+    calls_file()
+    monkeypatch.setattr(new, "terminal", lambda: True)
+    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda *_: [])
+    command = ["new", "made", "--model", "Qwen/Qwen3-0.6B"]
+    command += ["--set", "data.chat_template=tokenizer_default"]
+    said = ["conversations", "", "calls.jsonl", *[""] * 6]
+    done = CliRunner().invoke(cli, command, input="\n".join(said))
+    assert done.exit_code == 0, f"{done.output}{done.exception!r}"
+    assert "chatml" not in done.output
+
+
+REFUSED = {
+    "lost rows": ("made", "--data", "lost.csv", *LOST_COLUMNS),
+    "lost rows of a copy": ("made", "--from", "museum", "--set", "data.path=lost.csv"),
+    "nonsense": ("made", "--data", "my.csv", "--set", "nonsense.foo=1"),
+    "nonsense in a copy": ("made", "--from", "museum", "--set", "nonsense.foo=1"),
+    "tool calls": ("made", "--data", "calls.jsonl", "--model", "Qwen/Qwen3-0.6B"),
+    "a wrong name": ("My Demo", "--data", "my.csv"),
+    "a name that exists": ("there", "--data", "my.csv"),
+    "a file that is not there": ("made", "--data", "mi.csv"),
+    "a starter that is not there": ("made", "--from", "musem"),
+    "columns that say nothing": ("made", "--data", "people.csv"),
+    "a wrong column": ("made", "--data", "my.csv", "--question", "[Wish]", "--answer", "[Reply]"),
+    "preferences": ("made", "--data", "preferences.jsonl", "--what", "questions"),
+    "labels": ("made", "--data", "labels.jsonl", "--what", "questions"),
+    "one column": ("made", "--data", "lonely.csv"),
+    "an option too many": ("made", "--data", "my.csv", "--namespace", "mine"),
+    "no model without a gpu": ("made", "--data", "my.csv", "--model", "Qwen/Qwen3.5-4B"),
+}
+# What no other option can make a recipe of.
+WITHOUT_A_WAY = {
+    "no file of that name": ("made", "--data", "nothing-like-it.csv"),
+    "a header alone": ("made", "--data", "header.csv"),
+    "no data": ("made", "--model", "Qwen/Qwen3-4B"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_command_after_a_refusal_works_as_it_is(here, capsys, case):
+    half_empty_file()
+    calls_file()
+    Path("there.yaml").write_text("name: there\n")
+    people = [f"Anna {letter},Berg {letter}" for letter in "abcdefghijklm"]
+    Path("people.csv").write_text("\n".join(["Vorname,Nachname", *people]))
+    assert _code(["new", *REFUSED[case]]) != 0
+    recipes = {path.name for path in Path().glob("*.yaml")}
+    assert recipes == {"there.yaml"}
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("Next: recipe new ")
+    assert _code(shlex.split(last.removeprefix("Next: recipe "))) == 0
+    assert len(list(Path().glob("*.yaml"))) == 2
+
+
+@pytest.mark.parametrize("case", WITHOUT_A_WAY)
+def test_a_refusal_without_a_way_out_proposes_no_command(here, capsys, case):
+    assert _code(["new", *WITHOUT_A_WAY[case]]) != 0
+    assert "Next:" not in capsys.readouterr().err

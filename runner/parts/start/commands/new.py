@@ -15,7 +15,7 @@ import click
 
 from runner import catalog
 from runner.catalog.hardware import NO_GPU
-from runner.check import data_file
+from runner.check import by_schema, data_file
 from runner.check.sources import MOST_NAMES, named_people
 from runner.check.validate import valid
 from runner.commands.next_step import before_training
@@ -26,6 +26,7 @@ from runner.parts.start import drafting
 from runner.parts.start.commands import doctor
 from runner.parts.start.commands.models import card_named, licence, size
 from runner.parts.start.drafting import KINDS, PAIR, PLACES, TABLES, Answers, Draft
+from runner.parts.start.proposals import MOST_CHANGES, NewCommand, working_command
 from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.recipe import Override
@@ -233,8 +234,8 @@ QUESTIONS = tuple(
     for name, row in (TABLES["data"] | TABLES["place"]).items()
 )
 ABOUT_DATA = len(TABLES["data"])  # the number of these, which come first
-# The questions up to those about columns, which may be unknown until then.
-ABOUT_COLUMNS = ("data", "sheet", "question")
+# Columns may be unknown as long as these are not all answered.
+ABOUT_COLUMNS = ("data", "sheet", "question", "answer")
 
 
 def as_options(command: Callable[..., object]) -> Callable[..., Any]:
@@ -255,7 +256,8 @@ def asked(
     """The recipe from the given answers, the others from a person at the terminal, or else
     proposed. there: whether such a person is asked. Raises Stop if a given answer is not possible,
     or if one without a proposal is missing."""
-    answers = Answers()
+    nothing = Answers(sets=tuple(sets))
+    answers = nothing
     at = 0
     if there:
         say("Enter gives the suggested answer. `back` returns to the previous question.")
@@ -264,7 +266,7 @@ def asked(
         whole = None
         try:
             whole = _through(name, answers, given, there, at)
-            return drafting.finished(name, whole, sets), whole
+            return drafting.finished(name, whole), whole
         except Stop as stop:
             if not there or sets:
                 raise
@@ -273,9 +275,10 @@ def asked(
         given = {}
         at = ABOUT_DATA if whole else 0
         if whole:
-            answers = Answers(**{name: getattr(whole, name) for name in TABLES["data"]})
+            of_data = {name: getattr(whole, name) for name in TABLES["data"]}
+            answers = replace(nothing, **of_data)
         else:
-            answers = Answers()
+            answers = nothing
 
 
 def _through(
@@ -285,6 +288,8 @@ def _through(
     before: list[tuple[int, Answers]] = []
     shown = -1
     seen = at > 0
+    is_judged = True
+    judged_data = answers.data
     while at < len(QUESTIONS):
         if there and at >= ABOUT_DATA and not seen:
             seen = _looked(name, answers)
@@ -293,7 +298,7 @@ def _through(
                 at, answers = _before_columns(before)
                 continue
         one = QUESTIONS[at]
-        said = given.get(QUESTIONS[at].name, "")
+        said = given.get(one.name, "") or _of_sets(one, answers)
         settled = said or not there or len(one.known(answers)) == 1
         if not one.asked(answers):
             if said:
@@ -301,10 +306,16 @@ def _through(
                     f"`{one.option}` does not fit the other answers.", "Leave it out.", code=2
                 )
         elif settled:
+            if not said and answers.data != judged_data:
+                # A proposal comes from the columns.
+                _judge(name, answers, given, at)
+                judged_data = answers.data
             said = said or one.proposed(answers)
             if said:
-                answers = _on_cpu_here(one, given, _taken(one, name, answers, said))
+                answers = _on_cpu_here(one, given, _with_answer(one, answers, said))
+                is_judged = False
             elif not one.open(answers):
+                _judge(name, answers, given, at)
                 if one.name in ("question", "answer"):
                     answers.learned()  # raises Stop, with the columns
                 missing = (
@@ -313,6 +324,9 @@ def _through(
                 )
                 raise Stop(*missing, code=2)
         else:
+            if not is_judged:
+                _judge(name, answers, given, at)
+                is_judged = True
             if shown != at:
                 _show(one, answers)
             shown = at
@@ -327,21 +341,29 @@ def _through(
                     at, answers = before.pop()
                 else:
                     at = 0
-                    answers = Answers()
+                    answers = Answers(sets=answers.sets)
                 seen = seen and at >= ABOUT_DATA
                 continue
             try:
+                taken = answers
                 if said:
-                    taken = _taken(one, name, answers, said)
-                else:
-                    taken = answers
+                    taken = _with_answer(one, answers, said)
+                    _judge(name, taken, given, at)
+            except WrongSettings:
+                raise
             except Stop as stop:
                 _say(stop)
                 continue
             before.append((at, answers))
             answers = _on_cpu_here(one, given, taken)
         at += 1
+    if not is_judged:
+        _judge(name, answers, given, at)
     return answers
+
+
+class WrongSettings(Stop):
+    """The settings of `--set` are wrong, whatever the answers are."""
 
 
 def _before_columns(before: list[tuple[int, Answers]]) -> tuple[int, Answers]:
@@ -366,32 +388,72 @@ def _on_cpu_here(one: Question, given: Mapping[str, str], answers: Answers) -> A
     return answers
 
 
-def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
-    """The answers with one more. Raises Stop if it causes errors in the recipe."""
-    taken = replace(answers, **{one.name: one.value(answers, said)})
-    if one.name in ABOUT_COLUMNS and taken.lacks_columns:
-        return taken  # the next questions ask for them
-    if taken.data or taken.of.keeps:
+# The answers that a setting of questions and answers gives, too.
+SETTING_OF_ANSWER = {"sheet": "data.sheet", "question": "data.question", "answer": "data.answer"}
+
+
+def _of_sets(question: Question, answers: Answers) -> str:
+    """The answer that a setting of `--set` gives; empty without one."""
+    setting = SETTING_OF_ANSWER.get(question.name)
+    if answers.of.rows != "questions" or not question.asked(answers):
+        return ""
+    for change in reversed(by_schema.as_text(answers.document, answers.sets)):
+        if change.setting == setting and isinstance(change.after, str):
+            return change.after
+    return ""
+
+
+def _with_answer(question: Question, answers: Answers, answer: str) -> Answers:
+    """The answers with one more. Raises Stop if it is not valid."""
+    return replace(answers, **{question.name: question.value(answers, answer)})
+
+
+def _judge(name: str, answers: Answers, later_answers: Mapping[str, str], position: int) -> None:
+    """Raises Stop if the answers cause errors in the recipe. later_answers: those
+    to later questions; position: the number of the last question."""
+    if not answers.data and not answers.of.keeps:
+        return
+    if (
+        position < len(QUESTIONS)
+        and QUESTIONS[position].name in ABOUT_COLUMNS
+        and answers.lacks_columns
+    ):
+        return  # the next questions ask for them
+    judged = answers
+    for question in QUESTIONS[position:ABOUT_DATA]:
+        answer = later_answers.get(question.name, "")
+        if answer and question.asked(judged):
+            judged = _with_answer(question, judged, answer)
+    # Whether a model can learn some rows depends on the model.
+    judged = replace(judged, model=answers.model or later_answers.get("model", ""))
+    lacks_machines = answers.where == "machines" and not answers.addresses
+    lacks_project = answers.where == "cluster" and not answers.namespace
+    if position < ABOUT_DATA or lacks_machines or lacks_project:
         # Incomplete sections are checked when they are complete.
-        half = (taken.where == "machines" and not taken.addresses) or (
-            taken.where == "cluster" and not taken.namespace
-        )
-        made = drafting.drafted(name, replace(taken, where="here", addresses=()) if half else taken)
-        # There is no recipe file yet, so no lock file beside it.
-        later = []
-        for each in made.mended_later:
-            later.append(replace(each, hint=each.hint.replace(f" --recipe {made.target}", "")))
-        wrong = [*made.errors, *later]
-        if wrong:
-            raise Stop(wrong)
-    return taken
+        judged = judged.without_place
+    problems = _problems_of_draft(name, judged)
+    if not problems:
+        return
+    if answers.sets and not _problems_of_draft(name, replace(judged, sets=())):
+        raise WrongSettings(problems)
+    raise Stop(problems)
+
+
+def _problems_of_draft(name: str, answers: Answers) -> list[Problem]:
+    """The errors in the recipe of some answers."""
+    draft = drafting.drafted(name, answers)
+    # There is no recipe file yet, so no lock file beside it.
+    later = []
+    for problem in draft.mended_later:
+        later.append(replace(problem, hint=problem.hint.replace(f" --recipe {draft.target}", "")))
+    return [*draft.errors, *later]
 
 
 def _looked(name: str, answers: Answers) -> bool:
     """Shows the first rows as the model sees them, and notes about the file. Returns whether it can
     be used."""
     try:
-        made = drafting.drafted(name, answers)
+        made = drafting.drafted(name, answers.without_place)
         here = (
             answers.data
             and not drafting.on_hub(answers.data)
@@ -474,14 +536,60 @@ OF_WINDOWS = ("aux", "con", "nul", "prn", *PORTS)
 @as_options
 def new(
     name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None
-) -> None:
+) -> int:
     """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
 
     Without `--from`, it asks what data you have, which model to train, and where, and writes a
     recipe from your answers. You can also give each answer as an option, and with `--from` those
     that differ from the starter.
     """
-    name = name.removesuffix(".yaml")
+    given = {each: said for each, said in answers.items() if said}
+    typed = NewCommand(name.removesuffix(".yaml"), source, short, given, sets)
+    if source is None and not given and not terminal():
+        raise click.MissingParameter(param_hint="'--from'", param_type="option")
+    asks = terminal() and source is None
+    try:
+        _create(typed, asks)
+    except Stop as refusal:
+        working = None
+        if not asks:
+            working = working_command(typed, refusal, _attempt, MOST_CHANGES)
+        if working is None:
+            raise
+        say(refusal.text, err=True)
+        outcome = "Nothing was written. This command works:"
+        if working.given.get("question", "") not in ("", given.get("question")):
+            outcome = "Nothing was written. Name the columns to learn from, here two of them:"
+        end(outcome, "new", *_words_of(working))
+        return refusal.code
+    return 0
+
+
+def _words_of(typed: NewCommand) -> list[str]:
+    """The words after `recipe new`."""
+    arguments = [typed.name]
+    if typed.source:
+        arguments += ["--from", typed.source]
+    if typed.is_short:
+        arguments += ["--minimal"]
+    for question in QUESTIONS:
+        if typed.given.get(question.name):
+            arguments += [question.option, typed.given[question.name]]
+    return [*arguments, *set_words(typed.sets)]
+
+
+def _attempt(typed: NewCommand) -> None:
+    """Raises Stop if the command is refused. Writes nothing."""
+    draft, _ = _drafted(typed, asks=False)
+    if draft.errors:
+        raise Stop(draft.errors)
+
+
+def _drafted(typed: NewCommand, asks: bool) -> tuple[Draft, Answers | None]:
+    """The recipe that a command makes, and the answers, unless it only copies a starter."""
+    name = typed.name
+    source = typed.source
+    typed_answers = dict(typed.given)
     if not JOB_NAME.match(name):
         raise Stop(
             f"A recipe cannot have the name `{name}`.",
@@ -492,38 +600,38 @@ def new(
             f"A recipe cannot have the name `{name}`, which Windows keeps for a device.",
             "Choose another name: somebody may copy the recipe to Windows.",
         )
-    given = {each: said for each, said in answers.items() if said}
-    if source is None and not given and not terminal():
-        raise click.MissingParameter(param_hint="'--from'", param_type="option")
-    asks = terminal() and source is None
-    if not source and "kind" not in given and given.get("data"):
-        kind = data_file.kind_of(Path(data_file.pasted(given["data"])))
-        if kind:
-            given["kind"] = kind
-    if source and given:
-        given["kind"], source = _kind_of_copy(source, short, given), None
-    if short and source is None:
+    if not source and "kind" not in typed_answers and typed_answers.get("data"):
+        kind_of_file = data_file.kind_of(Path(data_file.pasted(typed_answers["data"])))
+        if kind_of_file:
+            typed_answers["kind"] = kind_of_file
+    if source and typed_answers:
+        typed_answers["kind"] = _kind_of_copy(source, typed.is_short, typed_answers)
+        source = None
+    if typed.is_short and source is None:
         raise Stop("`--minimal` needs `--from`.", "Leave it out.", code=2)
     if Path(f"{name}.yaml").exists():
         raise Stop(f"`{name}.yaml` already exists.", "Choose another name, or delete it first.")
-    wished = changing.from_options(sets)
-    said = None
-    if source:
-        if short:
-            origin = drafting.minimal_starter(source)
-        else:
-            origin = drafting.starter(source)
-        valid(origin)
-        made = drafting.draft(origin, name, wished)
-    else:
-        made, said = asked(name, given, wished, asks)
+    wished = changing.from_options(typed.sets)
+    if source is None:
+        return asked(name, typed_answers, wished, asks)
+    origin = drafting.starter(source)
+    if typed.is_short:
+        origin = drafting.minimal_starter(source)
+    valid(origin)
+    return drafting.draft(origin, name, wished), None
+
+
+def _create(typed: NewCommand, asks: bool) -> None:
+    """Writes the recipe, and tells what it is."""
+    made, said = _drafted(typed, asks)
+    given = typed.given
     copied = drafting.write(made)
     if not said:
         called: str | None
-        if short:
+        if typed.is_short:
             called = f"minimal/{Path(made.origin.file).stem}"
         else:
-            called = source
+            called = typed.source
         say(f"{made.target}: a copy of {called}")
         for change in changing.apply(made.origin, made.changes)[1]:
             if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
@@ -550,7 +658,7 @@ def new(
     if said.answered_by and not asks and "answered_by" not in given:
         say(f"\n{_chosen_answerer(said)}")
     say(
-        f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, sets)}"
+        f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, typed.sets)}"
     )
     secret = made.recipe.settings.get("openshift", {}).get("hub_token_secret")
     if secret:
