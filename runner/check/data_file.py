@@ -59,7 +59,6 @@ MAKES_RECIPE = "`recipe new` makes a recipe of it."
 ASKS_COLUMNS = (
     "`recipe new` makes a recipe of it, and asks which columns have the question and the answer."
 )
-RIVALS_HINT = "Write the better answers into a column `chosen`, and the worse ones into `rejected`. A model learns from these which answers people prefer."
 SHOWN_CHARACTERS = 60
 LEARNED_CHARACTERS = 120  # of a question, and of its answer
 # Apps whose exports are known, by the form of their rows.
@@ -190,7 +189,6 @@ def _described_rows(
         message = "This is a text of questions and answers, not a recipe."
     hint = MAKES_RECIPE
     pair = None
-    rivals = columns.rival_answers(names, sample)
     if not set(names) >= PREFERENCES:
         pair = columns.likely_pair(names, sample)
     if isinstance(turns, FoundTurns):
@@ -207,18 +205,10 @@ def _described_rows(
             hint = "Compare its rows with its first line, and fix them."
     elif set(names) >= PREFERENCES:
         message += " They hold preferences: of each two answers, one is better."
-    elif rivals:
-        message += f" {rivals_sentence(*rivals)}"
-        hint = RIVALS_HINT
     else:
         message += " No two of them look like questions and their answers."
         hint = ASKS_COLUMNS
     return message, hint
-
-
-def rivals_sentence(first: str, second: str) -> str:
-    """What two columns of answers are, of which another column says which one is better."""
-    return f"Each question has two answers, `{first}` and `{second}`, and another column says which one is better."
 
 
 def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]:

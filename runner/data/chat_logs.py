@@ -20,6 +20,7 @@ from runner.data import chat_texts, text_pairs
 from runner.data.archives import unpacked
 from runner.data.chat_exports import CHAT_COLUMN
 from runner.data.columns import SUBJECT_NAMES, asks_and_answers
+from runner.data.reshaping import Reshaping
 from runner.data.row_files import (
     FIRST_BYTES,
     KEPT,
@@ -452,7 +453,7 @@ def _may_be_json_chat(file: Path) -> bool:
 OF_LINES = ".jsonl"
 
 
-class TextFile(Table):
+class TextFile(Reshaping, Table):
     """A text file with questions and answers, or a chat, of which one conversation is a row, or
     else a table."""
 
@@ -505,15 +506,15 @@ class MaybeChat(RowFile):
         return super().marks(file, most, count)
 
 
-class TableFile(MaybeChat, Table):
+class TableFile(MaybeChat, Reshaping, Table):
     """A table, or a chat in one."""
 
 
-class JsonFile(MaybeChat, JsonList):
+class JsonFile(MaybeChat, Reshaping, JsonList):
     """A list of rows, or a chat."""
 
 
-class JsonLinesFile(MaybeChat, JsonLines):
+class JsonLinesFile(MaybeChat, Reshaping, JsonLines):
     """Rows on lines, or a chat."""
 
 

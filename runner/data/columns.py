@@ -2,10 +2,11 @@
 by what is in them."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from runner.data.quizzes import LETTERED, RIGHT, RIGHT_NAMES, quiz_of, series_of_options
 from runner.recipe.templates import value_at
 from runner.tools import packaged
 
@@ -39,8 +40,6 @@ ASKING_PEOPLE: list[str] = TABLES["asking_people"]
 PERSON_NAMES = frozenset(TABLES["person"])
 # Of an identifier, as a name's last word.
 IDENTIFIER_NAMES = frozenset(TABLES["identifier"])
-# Of the column of a quiz that says which of the options is right.
-RIGHT_NAMES: list[str] = TABLES["right"]
 USUAL_NAMES = frozenset((*QUESTION_NAMES, *ANSWER_NAMES, *LIKELY_ANSWER_NAMES, *OTHER_NAMES))
 NO_TEXT = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in TABLES["no_text"].items()}
 # Those that no column is called.
@@ -58,17 +57,9 @@ MOST_KINDS_OF_FEW = 3
 FEW_VALUES = 3
 # Texts of which neither is so much longer stay in the order of the file.
 LONGER = 1.3
-# Of the rows of a quiz, those whose right option is one of theirs.
-LEAST_RIGHT = 0.9
-# A quiz has at least this many options that are filled.
-LEAST_OPTIONS = 2
 # Two answers are compared, and some comparisons end without a better one.
 MOST_RIVALS = 2
 UNDECIDED = ("TIE", "BOTH", "NEITHER", "NONE", "EQUAL", "SAME", "BAD", "BOTHBAD")
-# The name of an option: `A`, `option_b`, `choiceC`, `Answer 1 - max 75 characters`.
-_OPTION = re.compile(
-    r"(?P<series>|.*[\s_.(-]|.*[^\W\d_](?=\d)|.*[a-z](?=[A-H]))(?P<mark>[A-Ha-h]|[1-8])(?P<rest>\W.*|)"
-)
 # Where a new word begins in a name such as `AnswerBody`.
 _NEXT_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # The column of an object inside a row.
@@ -78,7 +69,6 @@ _WITHOUT_SPACES = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 # A shorter usual name, such as `a`, is no word of a longer one.
 MIN_NAME_LENGTH = 2
 _ASKING_NAME = re.compile(r"[?？]\W*$")
-_BETWEEN_OPTIONS = re.compile(r"\s*[,;&/+]\s*|\s+and\s+|\s+")
 
 
 @dataclass(frozen=True)
@@ -106,40 +96,35 @@ class LikelyPair(NamedTuple):
     answer: str
 
 
-class Quiz(NamedTuple):
-    """The columns of a quiz. options: each with its mark, `A` or `1`, or one column with a list of
-    options, without marks; right: says which one is right."""
-
-    options: Sequence[tuple[str, str]]
-    right: str
-
-
 def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> LikelyPair | None:
     """What a model most likely learns of a table; None if no columns hold questions and answers.
     The question of a quiz has its options. rows: a sample."""
     sample = list(rows)
-    if rival_answers(names, sample):
+    if RIGHT in names:
+        return _pair_of_quiz(names, sample)
+    pair = question_and_answer(names, sample)
+    if pair is None:
         return None
-    quiz = quiz_of(names, sample)
-    if quiz is None:
-        pair = question_and_answer(names, sample)
-        if pair is None:
-            return None
-        question, answer = pair
-        return LikelyPair(_asked_with(question, answer, names, sample), f"[{answer}]")
-    used = {column for _, column in quiz.options} | {quiz.right}
-    columns = [facts_of(name, sample) for name in names if name not in used]
+    question, answer = pair
+    return LikelyPair(_asked_with(question, answer, names, sample), f"[{answer}]")
+
+
+def _pair_of_quiz(
+    names: Sequence[str], sample: Sequence[Mapping[str, object]]
+) -> LikelyPair | None:
+    """The question of a quiz, with its options below it, and the right one."""
+    quiz = quiz_of([name for name in names if name not in (LETTERED, RIGHT)], sample)
+    used = {LETTERED, RIGHT}
+    if quiz:
+        used.update((*quiz.options, quiz.labels, quiz.right))
+    other_names = [name for name in names if name not in used]
+    columns = [facts_of(name, sample) for name in other_names]
     texts = [column for column in columns if column.holds_text]
-    question_column = named(columns, QUESTION_NAMES) or _asking(texts) or _longest(texts)
-    if question_column is None:
+    question = named(columns, QUESTION_NAMES) or _asking(texts) or _longest(texts)
+    if question is None:
         return None
-    lines = [f"[{question_column.name}]"]
-    for mark, column in quiz.options:
-        if mark:
-            lines.append(f"{mark}) [{column}]")
-        else:
-            lines.append(f"[{column}]")
-    return LikelyPair("\n".join(lines), f"[{quiz.right}]")
+    asked = _asked_with(question.name, RIGHT, other_names, sample)
+    return LikelyPair(f"{asked}\n[{LETTERED}]", f"[{RIGHT}]")
 
 
 def _asked_with(
@@ -171,38 +156,44 @@ def asks_and_answers(names: Iterable[str]) -> bool:
     return asks and not lower_names.isdisjoint(ANSWER_NAMES)
 
 
-def quiz_of(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Quiz | None:
-    """The columns of options and of the right one; None for another table."""
-    for options in _series_of_options(names):
-        filled_rows = _rows_with_options(sample, list(options.values()))
-        # Some tables call the options by letters, and the right one by its number.
-        of_numbers = [*map(str, range(1, len(options) + 1))], [*map(str, range(len(options)))]
-        for marks in (list(options), *of_numbers):
-            right = _right_column(names, list(options.values()), marks, filled_rows)
-            if right:
-                return Quiz(list(zip(marks, options.values(), strict=True)), right)
-    for column in names:
-        longest = _longest_list(column, sample)
-        marks = [*"ABCDEFGH"[:longest], *map(str, range(longest + 1))]
-        right = _right_column(names, [column], marks, sample) if longest else None
-        if right:
-            return Quiz([("", column)], right)
-    return None
+class Rivals(NamedTuple):
+    """Two columns of answers to each question, and the column that says which one is better; or
+    two, with 1 for a better first and for a better second one. options: the answers by their
+    marks."""
+
+    first: str
+    second: str
+    judge: str
+    flags: tuple[str, ...]
+    options: Mapping[str, str]
+
+    def place(self, verdict: object) -> int | None:
+        """The better answer of a verdict, 0 or 1; None for neither."""
+        written = str(verdict or "").strip()
+        answers = [self.first, self.second]
+        if written in answers:
+            return answers.index(written)
+        mark = _words_of(written)[-1].upper()
+        if mark in self.options:
+            return answers.index(self.options[mark])
+        return None
 
 
-def rival_answers(
-    names: Sequence[str], sample: Sequence[Mapping[str, object]]
-) -> tuple[str, str] | None:
+def rival_answers(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Rivals | None:
     """Two columns of answers to each question, of which another column says which one is better;
     None without them."""
-    for options in _series_of_options(names):
+    for options in series_of_options(names):
         answers = list(options.values())
         are_answers = all(_is_named(name, ANSWER_NAMES) for name in answers)
         if len(answers) != MOST_RIVALS or not are_answers:
             continue
         others = [name for name in names if name not in (*answers, *RIGHT_NAMES)]
-        if any(_judges(name, options, sample) for name in others):
-            return answers[0], answers[1]
+        for name in others:
+            if _judges(name, options, sample):
+                return Rivals(answers[0], answers[1], name, (), options)
+        flags = tuple(name for name in others if _is_flag(name, options))
+        if len(flags) == MOST_RIVALS:
+            return Rivals(answers[0], answers[1], "", flags, options)
     return None
 
 
@@ -216,74 +207,10 @@ def _judges(name: str, options: Mapping[str, str], sample: Sequence[Mapping[str,
     return any(_words_of(verdict)[-1].upper() in options for verdict in verdicts)
 
 
-def _rows_with_options(
-    sample: Sequence[Mapping[str, object]], options: Sequence[str]
-) -> list[Mapping[str, object]]:
-    """The rows with options; the empty ones of a template may have numbers."""
-    filled_rows = []
-    for row in sample:
-        filled_options = [name for name in options if row.get(name) not in (None, "")]
-        if len(filled_options) >= LEAST_OPTIONS:
-            filled_rows.append(row)
-    return filled_rows
-
-
-def _series_of_options(names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Columns whose names differ in a letter or a number alone, from A or 1 on, by these marks."""
-    series: dict[str, dict[str, str]] = {}
-    for name in names:
-        option = _OPTION.fullmatch(name.strip())
-        if option:
-            of_series = series.setdefault((option["series"] + option["rest"]).lower(), {})
-            of_series.setdefault(option["mark"].upper(), name)
-    for options in series.values():
-        marks = "".join(options)
-        if len(options) > 1 and ("ABCDEFGH".startswith(marks) or "12345678".startswith(marks)):
-            yield options
-
-
-def _longest_list(name: str, sample: Sequence[Mapping[str, object]]) -> int:
-    """The length of a column's longest list; 0 if not all of its values are lists of texts."""
-    lengths = []
-    for row in sample:
-        value = row.get(name)
-        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-            return 0
-        lengths.append(len(value))
-    return max(lengths, default=0)
-
-
-def _right_column(
-    names: Sequence[str],
-    options: Sequence[str],
-    marks: Sequence[str],
-    sample: Sequence[Mapping[str, object]],
-) -> str | None:
-    """The column whose values are options of their rows, or marks of them; None without one."""
-    other_columns = {_lower(name): name for name in names if name not in options}
-    usual = [other_columns[name] for name in RIGHT_NAMES if name in other_columns]
-    longer = [name for key, name in other_columns.items() if key.startswith(RIGHT_NAMES[0])]
-    for column in dict.fromkeys((*usual, *longer, *other_columns.values())):
-        right_rows = sum(_is_option(row, column, options, marks) for row in sample)
-        if sample and right_rows >= LEAST_RIGHT * len(sample):
-            return column
-    return None
-
-
-def _is_option(
-    row: Mapping[str, object], column: str, options: Sequence[str], marks: Sequence[str]
-) -> bool:
-    value = str("" if row.get(column) is None else row[column]).strip()
-    if not value:
-        return False
-    named_marks = {mark.strip("().").upper() for mark in _BETWEEN_OPTIONS.split(value)}
-    if named_marks <= {*marks}:
-        return True
-    texts = list[str]()
-    for option in options:
-        of_option = row.get(option)
-        texts += map(str, of_option if isinstance(of_option, list) else [of_option])
-    return value in texts
+def _is_flag(name: str, options: Mapping[str, str]) -> bool:
+    """Whether a column says of one answer whether it is better: `winner_model_a`."""
+    words = _words_of(name)
+    return words[0] == "winner" and words[-1].upper() in options
 
 
 def question_and_answer(

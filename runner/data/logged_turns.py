@@ -38,6 +38,11 @@ _OTHER_FORMS = [
     *(names for names in FORMS.values() if names not in (["messages"], ["conversations"])),
     ["chosen", "rejected"],
 ]
+# Columns of two answers with a verdict, which are no conversation.
+VERDICTS = (
+    {"conversation_a", "conversation_b", "winner"},
+    {"input", "preferred_output", "non_preferred_output"},
+)
 # Columns of which a list of texts is a conversation of two people.
 _TALKS = ("dialog", "dialogue", "conversation", "utterances")
 
@@ -81,6 +86,8 @@ def with_messages(row: object) -> Any:
     """A row with its conversation as `messages`; itself if it has none, or one that is read as it
     is."""
     if not isinstance(row, dict):
+        return row
+    if any(row.keys() >= names for names in VERDICTS):
         return row
     transcripts = _with_transcripts_as_turns(row)
     if transcripts:

@@ -4,8 +4,9 @@ or a star before it, as in Aiken and in many exams; and Moodle's GIFT, with opti
 import re
 from collections.abc import Sequence
 
-from runner.data.columns import ANSWER_NAMES, RIGHT_NAMES
+from runner.data.columns import ANSWER_NAMES
 from runner.data.html_text import text_of_html
+from runner.data.quizzes import RIGHT_NAMES
 
 # A line, from 1; the question with its options; and the right one.
 QuizQuestion = tuple[int, str, str]

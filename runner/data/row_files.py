@@ -233,7 +233,6 @@ class JsonLines(RowFile):
             import orjson
 
             quick = orjson.loads
-        has_turns_elsewhere = _has_turns_elsewhere(file)
         with file.open("rb") as lines:
             part = part or FilePart(0, file.stat().st_size, 1)
             lines.seek(part.start)
@@ -246,10 +245,7 @@ class JsonLines(RowFile):
                     continue
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
-                row = _of_line(line, quick)
-                if has_turns_elsewhere:
-                    row = with_messages(row)
-                yield number, row
+                yield number, _of_line(line, quick)
 
     def marks(
         self, file: Path, most: int | None, count: int
@@ -271,18 +267,6 @@ class JsonLines(RowFile):
                 if place - marks[-1][0] > apart:
                     marks.append((place, number))
         return marks, place
-
-
-@once_per_file
-def _has_turns_elsewhere(file: Path) -> bool:
-    """Whether the first row has a conversation that is no known form, as rows of a log have."""
-    with file.open("rb") as lines:
-        first_line = next(filter(bytes.strip, lines), b"")
-    try:
-        row = json.loads(first_line.removeprefix(codecs.BOM_UTF8))
-    except (ValueError, RecursionError):
-        return False  # the reader of rows reports it
-    return with_messages(row) is not row
 
 
 def _of_line(line: bytes, quick: Callable[[bytes], object] | None) -> DataRow | Bad:

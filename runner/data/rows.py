@@ -12,6 +12,7 @@ from typing import Any
 
 from runner.data import chat_logs, data_sets, feeds, row_files, spreadsheets
 from runner.data.archives import MEDIA, unpacked
+from runner.data.reshaping import Reshaping
 from runner.data.row_files import (
     Bad,
     DataRow,
@@ -80,6 +81,14 @@ class Parquet(RowFile):
         return [(start, start + 1) for start in starts], row_count if most is None else min(
             row_count, most
         )
+
+
+class ParquetFile(Reshaping, Parquet):
+    """Rows of Parquet, as a model learns from them."""
+
+
+class SheetFile(Reshaping, spreadsheets.Spreadsheet):
+    """Rows of a spreadsheet, as a model learns from them."""
 
 
 def _starts_of_groups(facts: Any) -> list[int]:
@@ -370,8 +379,8 @@ READERS: dict[str, RowFile] = {
     ".csv": chat_logs.TableFile(),
     ".tsv": chat_logs.TableFile(),
     **dict.fromkeys((*TEXTS, *SUBTITLES), chat_logs.TextFile()),
-    ".parquet": Parquet(),
-    **dict.fromkeys(spreadsheets.ENDINGS, spreadsheets.Spreadsheet()),
+    ".parquet": ParquetFile(),
+    **dict.fromkeys(spreadsheets.ENDINGS, SheetFile()),
     feeds.FEED_ENDING: feeds.Feed(),
 }
 # Endings of files of which only some have rows.
@@ -423,7 +432,7 @@ def reader_of(
     if suffix in TEXTS and column:
         return row_files.Documents(column)
     if suffix in spreadsheets.ENDINGS:
-        return spreadsheets.Spreadsheet(sheet)
+        return SheetFile(sheet)
     return READERS.get(suffix)
 
 

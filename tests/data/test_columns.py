@@ -100,28 +100,6 @@ def test_a_name_of_one_letter_is_no_part_of_another_name():
     assert question_and_answer(["a_b", "q_c"], rows) == ("a_b", "q_c")
 
 
-def test_the_question_of_a_quiz_has_its_options():
-    rows = table(
-        Question=ASKS, A="It hums {}", B="It sings {}", Correct=["A", "B"], Why=LONG, id="c{}"
-    )
-    names = list(rows[0])
-    assert likely_pair(names, rows) == ("[Question]\nA) [A]\nB) [B]", "[Correct]")
-
-
-def test_options_are_called_as_the_right_one_calls_them():
-    rows = table(Frage=ASKS, option_a="It hums {}", option_b="It sings {}", richtig=[1, 2])
-    assert likely_pair(list(rows[0]), rows) == (
-        "[Frage]\n1) [option_a]\n2) [option_b]",
-        "[richtig]",
-    )
-
-
-@pytest.mark.parametrize("right", [["hums", "sings"], [0, 1], ["A", "B"]])
-def test_a_list_of_options_stands_below_the_question(right):
-    rows = table(question=ASKS, choices=[["hums", "sings"]], answer=right)
-    assert likely_pair(list(rows[0]), rows) == ("[question]\n[choices]", "[answer]")
-
-
 def test_several_answers_without_a_right_one_are_no_quiz():
     rows = table(question=ASKS, answer_1=LONG, answer_2="It hums {}", level=["easy", "hard"])
     question, answer = likely_pair(list(rows[0]), rows)

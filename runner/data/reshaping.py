@@ -1,0 +1,114 @@
+"""Rows of which a model learns something else than their cells: conversations in the logs of other
+programs, quizzes, whose options get letters, and answers with a verdict, which become
+preferences."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from runner.data import quizzes, verdicts
+from runner.data.logged_turns import MESSAGES, FoundTurns, with_messages
+from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile
+from runner.data.row_lists import OF_FORMS, field_paths
+
+# The first rows of a file, which say what becomes of all of them.
+SAMPLED_ROWS = 50
+# The first of them, in which conversations are looked for.
+LOGGED_ROWS = 20
+
+Change = Callable[[Mapping[str, Any]], Any]
+
+
+def change_of(sample: Sequence[object]) -> Change | None:
+    """What becomes of each row of a file; None if rows stay as they are. sample: its first rows."""
+    rows = [row for row in sample if isinstance(row, dict)]
+    if _hold_turns(rows[:LOGGED_ROWS]):
+        return _with_turns
+    if not rows:
+        return None
+    names = field_paths(rows[0])
+    judged = verdicts.change_of(names, rows)
+    if judged:
+        return judged
+    quiz = quizzes.quiz_of(names, rows)
+    if quiz is None:
+        return None
+
+    def with_letters(row: Mapping[str, Any]) -> dict[str, Any]:
+        lettered, right = quiz.lettered(row)
+        return {**row, quizzes.LETTERED: lettered, quizzes.RIGHT: right}
+
+    return with_letters
+
+
+def _hold_turns(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether rows hold conversations that are no known form."""
+    for row in rows:
+        if with_messages(row) is not row:
+            return True
+        if not row.keys().isdisjoint(OF_FORMS):
+            return False  # the others have this form, or are wrong
+    return False
+
+
+def _with_turns(row: Mapping[str, Any]) -> Any:
+    """A row of a log with its turns; without any if nobody answers in it."""
+    changed = with_messages(row)
+    if changed is row and MESSAGES not in row:
+        return {**row, MESSAGES: FoundTurns([], [])}
+    return changed
+
+
+def reshaped(rows: Sequence[Any]) -> list[Any]:
+    """Rows as a reader of their file gives them. rows: of one file."""
+    change = change_of(rows[:SAMPLED_ROWS])
+    if change is None:
+        return list(rows)
+    return [change(row) if isinstance(row, dict) else row for row in rows]
+
+
+class Reshaping(RowFile):
+    """Rows of the class behind this one, as a model learns from them."""
+
+    def columns(self, file: Path) -> list[str]:
+        names = super().columns(file)
+        change, first = self._change(file)
+        if change is None:
+            return names
+        new_names = [name for name in change(first) if name not in first and name not in names]
+        return [*names, *new_names]
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        file.stat()  # a missing file is reported as any other
+        change, _ = self._change(file)
+        numbered = super().rows(file, part)
+        if change is None:
+            yield from numbered
+            return
+        for number, row in numbered:
+            if isinstance(row, Bad):
+                yield number, row
+            else:
+                yield number, change(row)
+
+    def _change(self, file: Path) -> tuple[Change | None, DataRow]:
+        """What becomes of each row, and the first row."""
+        facts = file.stat()
+        return _change_of_file(
+            self, super().rows, file, facts.st_ino, facts.st_mtime_ns, facts.st_size
+        )
+
+
+@lru_cache(maxsize=4)
+def _change_of_file(
+    _reader: RowFile, read: Callable[[Path], Iterable[Numbered]], file: Path, *_version: int
+) -> tuple[Change | None, DataRow]:
+    """The change of a file's rows, which is the same until the file changes."""
+    sample = []
+    for _, row in islice(read(file), SAMPLED_ROWS):
+        if not isinstance(row, Bad):
+            sample.append(row)
+    first: DataRow = sample[0] if sample else {}
+    return change_of(sample), first
