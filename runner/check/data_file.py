@@ -179,7 +179,7 @@ def _described_rows(
 ) -> tuple[str, str]:
     """The columns of a file and what a model would learn of them, and the hint. form: of their
     conversations; sample: its first rows."""
-    turns = sample[0].get(MESSAGES) if sample else None
+    turns = next((row[MESSAGES] for row in sample if row.get(MESSAGES)), None)
     if isinstance(turns, FoundTurns):
         own_names = [name for name in names if name != MESSAGES or name in turns.fields]
     else:

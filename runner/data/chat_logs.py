@@ -80,6 +80,11 @@ _FIELDS: Mapping[str, Sequence[str]] = _WORDS["fields"]
 # Rows of a log that are messages, and the owner's name where an app leaves it out.
 LEAST_MESSAGES_SHARE = 0.8
 OWNER = "Me"
+# People of a table that says by true or false whether somebody wrote a message who answers.
+STAFF = {
+    **dict.fromkeys(("true", "1", "yes", "y", "t", "ja", "wahr"), "agent"),
+    **dict.fromkeys(("false", "0", "no", "n", "f", "nein", "falsch"), "customer"),
+}
 LEAST_OF_OWNER = 0.2
 _LONGEST_WORDS = max(map(len, _MEDIA | _NOTICES)) + 1
 # Marks of the direction of writing, which WhatsApp puts before its own words.
@@ -324,6 +329,8 @@ def _chat_of_table(file: Path, is_alone: bool) -> ChatContent | None:
         sender = row[columns.sender]
         if columns.has_owner and not sender:
             sender = OWNER
+        if columns.says_staff:
+            sender = STAFF.get(str(sender).strip().lower(), sender)
         message = _message(number, sender, text, seconds, has_media=False)
         if message.text:
             senders.add(message.sender)
@@ -336,13 +343,15 @@ def _chat_of_table(file: Path, is_alone: bool) -> ChatContent | None:
 
 class ChatColumns(NamedTuple):
     """The columns of a table of messages. times, conversations: in the order of the table; one of
-    them may be empty. has_owner: whether messages without a sender are the owner's."""
+    them may be empty. has_owner: whether messages without a sender are the owner's; says_staff:
+    whether the sender is true for somebody who answers."""
 
     sender: str
     message: str
     times: list[str]
     conversations: list[str]
     has_owner: bool
+    says_staff: bool
 
 
 def _chat_columns(file: Path) -> ChatColumns | None:
@@ -355,19 +364,24 @@ def _chat_columns(file: Path) -> ChatColumns | None:
         return None
     if header is None or header.is_made:
         return None
-    by_name = {name.lower(): name for name in reversed(header.names)}
+    by_name = {_plain_name(name): name for name in reversed(header.names)}
     usual_columns = _WORDS["columns"]
     sender = next((by_name[name] for name in usual_columns["sender"] if name in by_name), None)
     message = next((by_name[name] for name in usual_columns["message"] if name in by_name), None)
     times = [by_name[name] for name in by_name if name in usual_columns["time"]]
-    conversations = [name for name in header.names if name.lower() in _CONVERSATION_COLUMNS]
+    conversations = [name for name in header.names if _plain_name(name) in _CONVERSATION_COLUMNS]
     has_subject = not by_name.keys().isdisjoint((*SUBJECT_NAMES, "title"))
     is_other = asks_and_answers(header.names) or (has_subject and not conversations)
     if sender is None or message is None or is_other or not (times or conversations):
         return None
     times.sort(key=header.names.index)
     has_owner = _has_owner(file, header.names.index(sender))
-    return ChatColumns(sender, message, times, conversations, has_owner)
+    says_staff = _plain_name(sender) in usual_columns["staff"]
+    return ChatColumns(sender, message, times, conversations, has_owner, says_staff)
+
+
+def _plain_name(name: str) -> str:
+    return name.lower().replace("_", " ").strip()
 
 
 def _has_owner(file: Path, place: int) -> bool:

@@ -1,9 +1,11 @@
 """Conversations in rows of other programs: logs of requests to a model with its responses, and rows
 whose turns have other names than `role` and `content`. Such a row gets its turns as `messages`."""
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -23,16 +25,18 @@ _ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("tool", "function"), "tool"),
 }
+# LangChain calls the role of a turn its type.
+_TYPES_OF_LANGCHAIN = ("human", "ai", "system")
 # Roles that every reader of conversations takes.
 _USUAL_ROLES = ("user", "human", "assistant", "gpt", "system", "tool")
 # Fields of a row with the response to its request, and of a response those on the way to its words.
 _RESPONSES = ("response", "output", "outputs", "choices", "completion", "candidates")
 _WAY_TO_WORDS = (
     *("choices", "candidates", "output", "message", "content", "parts", "text", "value"),
-    *("response", "output_text", "generated_text"),
+    *("response", "output_text", "generated_text", "generations", "kwargs"),
 )
 # Fields of a request with the text before its turns.
-_SYSTEMS = ("system", "systemInstruction", "system_instruction", "context")
+_SYSTEMS = ("system", "systemInstruction", "system_instruction", "instructions", "context")
 # The columns of forms that have no list of turns, and of preferences.
 _OTHER_FORMS = [
     *(names for names in FORMS.values() if names not in (["messages"], ["conversations"])),
@@ -62,7 +66,22 @@ _WORDS_OF_MESSAGES = ("body_text", "body", "text", "content", "message", "commen
 _SUBJECTS = ("subject", "title", "summary", "short_description")
 _OPENINGS = ("description_text", "description", "body", "question")
 # Of a person that is an object, the field that says who it is.
-_IDENTITIES = ("id", "email", "name", "username", "display_name")
+_IDENTITIES = ("id", "accountId", "login", "email", "name", "username", "display_name")
+# Fields of a message with the kind of person who wrote it, and what these kinds are.
+_KINDS_OF_WRITERS = ("author_type", "authorType", "sender_type", "senderType", "role")
+_ROLES_OF_KINDS = {
+    **dict.fromkeys(("user", "customer", "client", "lead", "contact", "visitor"), "user"),
+    **dict.fromkeys(("end-user", "end_user", "requester", "guest", "patient"), "user"),
+    **dict.fromkeys(("admin", "agent", "staff", "operator", "support", "team"), "assistant"),
+    **dict.fromkeys(("bot", "teammate", "employee"), "assistant"),
+}
+# Of an issue, whose author asks, and of those whose words answer there.
+_MARKS_OF_ISSUES = ("author_association", "authorAssociation", "state", "number", "iid")
+_MAINTAINERS = ("OWNER", "MEMBER", "COLLABORATOR", "CONTRIBUTOR")
+# What ends a line in Atlassian's documents.
+_BLOCKS_OF_DOCUMENTS = ("paragraph", "heading", "codeBlock", "hardBreak")
+# How a cell with an object or a list of objects begins.
+_BEGINNINGS_OF_JSON = ('{"', "[{", "{'", "[[{", "{\n", "[\n")
 # Fields of a message that say by true or false that colleagues alone see it, that everybody does,
 # or that it came in.
 _PRIVATE = ("private", "is_private", "internal", "is_internal")
@@ -92,17 +111,17 @@ def with_messages(row: object) -> Any:
     transcripts = _with_transcripts_as_turns(row)
     if transcripts:
         return transcripts
-    if _is_read_already(row):
+    parsed = _with_json_read(row)
+    if _is_read_already(parsed):
         return row
-    for path, objects in _ways_to_turns(row):
+    for path, objects in _ways_to_turns(parsed):
         logged = _turns_with_response(path, objects)
         # Prompts without answers are for rewards.
         if any(turn["role"] == "assistant" for turn in logged):
             return {**row, MESSAGES: logged}
-    for name, entries in row.items():
-        request = _turns_of_request(row, name, entries)
-        if request:
-            return {**row, MESSAGES: request}
+    request = _turns_of_request(parsed)
+    if request:
+        return {**row, MESSAGES: request}
     for name in _TALKS:
         texts = row.get(name)
         if isinstance(texts, list) and len(texts) > 1 and _are_texts(texts):
@@ -127,38 +146,114 @@ def _turns_with_response(path: Sequence[str], objects: Sequence[Any]) -> FoundTu
     return FoundTurns(turns, fields)
 
 
-def _turns_of_request(row: Mapping[str, object], name: str, entries: object) -> FoundTurns | None:
+def _with_json_read(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row whose cells with objects of JSON, as a table has them, are these objects."""
+    values = {}
+    for name, value in row.items():
+        if isinstance(value, str) and value.lstrip().startswith(_BEGINNINGS_OF_JSON):
+            parsed = _object_in(value)
+            if parsed is not None:
+                values[name] = parsed
+    return {**row, **values} if values else row
+
+
+def _object_in(text: str) -> object:
+    """The object or the list in a text, as JSON or as Python writes it; None for another text."""
+    value: object = None
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text)
+    if value is None and "'" in text:
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = ast.literal_eval(text)
+    return value if isinstance(value, dict | list) else None
+
+
+def _turns_of_request(row: Mapping[str, Any]) -> FoundTurns | None:
     """The turns of a request and of the messages on it, such as a ticket's comments: who asks is
-    the user, and the others answer. None for another list, or without an answer."""
-    requester = next((_identity(row[field]) for field in _REQUESTERS if row.get(field)), "")
-    if not isinstance(entries, list) or not entries or not requester:
-        return None
+    the user, and the others answer. None for another row, or without an answer."""
+    fields = row.get("fields")
+    request = fields if isinstance(fields, dict) else row  # Jira's
+    source = request.get("source")
+    if isinstance(source, dict) and source.get("author"):
+        request = {**request, **source}  # Intercom's
+    requester = next((_identity(request[field]) for field in _REQUESTERS if request.get(field)), "")
+    if not requester and _is_issue(request):
+        requester = _writer_of(request)
+    for path, entries in _lists_of_messages(request):
+        turns = _turns_of_messages(request, entries, requester)
+        if turns:
+            home = "fields." if request is fields else ""
+            return FoundTurns(turns, [f"{home}{path}"], sum(map(_is_private, entries)))
+    return None
+
+
+def _is_issue(request: Mapping[str, Any]) -> bool:
+    """Whether a request is an issue of GitHub or GitLab, or a conversation, whose author asks."""
+    return not request.keys().isdisjoint(_MARKS_OF_ISSUES)
+
+
+def _lists_of_messages(request: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    """The lists of objects in a request, with their paths."""
+    for name, value in request.items():
+        if isinstance(value, list) and _are_objects(value):
+            yield name, value
+        elif isinstance(value, dict):
+            for inner_name, inner_value in value.items():
+                if isinstance(inner_value, list) and _are_objects(inner_value):
+                    yield f"{name}.{inner_name}", inner_value
+
+
+def _are_objects(values: Sequence[object]) -> bool:
+    return bool(values) and all(isinstance(value, dict) for value in values)
+
+
+def _turns_of_messages(
+    request: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], requester: str
+) -> Turns:
+    """The turns of a list of messages on a request, with its own words before them; none for
+    another list, or without an answer. requester: who asks, or empty if the messages say it."""
     turns = Turns()
-    notes = 0
     for entry in entries:
-        if not isinstance(entry, dict):
-            return None
-        text = _first_text(entry, _WORDS_OF_MESSAGES)
         role = _role_in_request(entry, requester)
-        if text is None or not role:
-            return None
-        if _is_private(entry):
-            notes += 1
-        elif text.strip():
-            turns.append({"role": role, "content": text_of_html(text).strip()})
-    roles = [turn["role"] for turn in turns]
-    if "assistant" not in roles:
-        return None
-    _add_opening(row, turns)
+        if not role or entry.keys().isdisjoint(_WORDS_OF_MESSAGES):
+            return []
+        text = _plain_words(entry, _WORDS_OF_MESSAGES)
+        if text and not _is_private(entry):
+            turns.append({"role": role, "content": text})
+    if not any(turn["role"] == "assistant" for turn in turns):
+        return []
+    _add_opening(request, turns)
     if turns[0]["role"] != "user":
-        return None
-    return FoundTurns(turns, [name], notes)
+        return []
+    return turns
+
+
+def _plain_words(entry: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """The first words in some fields, without the marks of HTML or of a document of Atlassian."""
+    for field in fields:
+        value = entry.get(field)
+        if isinstance(value, str):
+            return text_of_html(value).strip()
+        if isinstance(value, dict) and value.get("type") == "doc":
+            return _words_of_document(value).strip()
+    return ""
+
+
+def _words_of_document(node: Mapping[str, Any]) -> str:
+    """The words of a document of Atlassian; each block ends its line."""
+    text = str(node.get("text") or "")
+    for inner in node.get("content") or ():
+        if isinstance(inner, dict):
+            text += _words_of_document(inner)
+    if node.get("type") in _BLOCKS_OF_DOCUMENTS:
+        return f"{text}\n"
+    return text
 
 
 def _add_opening(row: Mapping[str, object], turns: Turns) -> None:
     """Puts a request's own words before the messages on it, and its subject before the first
     words."""
-    opening = text_of_html(_first_text(row, _OPENINGS) or "").strip()
+    opening = _plain_words(row, _OPENINGS)
     if opening and all(opening != turn["content"] for turn in turns):
         turns.insert(0, {"role": "user", "content": opening})
     subject = (_first_text(row, _SUBJECTS) or "").strip()
@@ -167,15 +262,39 @@ def _add_opening(row: Mapping[str, object], turns: Turns) -> None:
         first["content"] = f"{subject}\n\n{first['content']}"
 
 
-def _role_in_request(entry: Mapping[str, object], requester: str) -> str:
+def _role_in_request(entry: Mapping[str, Any], requester: str) -> str:
     """The role of who wrote a message on a request; empty if it is no such message."""
     for field in _INCOMING:
         if isinstance(entry.get(field), bool):
             return "user" if entry[field] else "assistant"
-    writer = next((_identity(entry[field]) for field in _WRITERS if entry.get(field)), "")
-    if not writer:
+    role = _role_of_kind(entry)
+    if role:
+        return role
+    writer = _writer_of(entry)
+    if not writer or not requester:
         return ""
-    return "user" if writer == requester else "assistant"
+    if writer == requester:
+        return "user"
+    # On an issue, other people ask too.
+    association = entry.get("author_association") or entry.get("authorAssociation")
+    return "assistant" if association in (None, *_MAINTAINERS) else "user"
+
+
+def _role_of_kind(entry: Mapping[str, Any]) -> str:
+    """The role of a message that says what kind of person wrote it; empty for another message."""
+    kinds = [entry.get(field) for field in _KINDS_OF_WRITERS]
+    for field in _WRITERS:
+        writer = entry.get(field)
+        if isinstance(writer, dict):
+            kinds += [writer.get("type"), writer.get("role")]
+    for kind in kinds:
+        if isinstance(kind, str) and kind.strip().lower() in _ROLES_OF_KINDS:
+            return _ROLES_OF_KINDS[kind.strip().lower()]
+    return ""
+
+
+def _writer_of(entry: Mapping[str, Any]) -> str:
+    return next((_identity(entry[field]) for field in _WRITERS if entry.get(field)), "")
 
 
 def _is_private(entry: Mapping[str, object]) -> bool:
@@ -275,6 +394,8 @@ def _ways_to_turns(row: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...],
         deeper = []
         for path, objects in level:
             for name, value in objects[-1].items():
+                if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+                    value = value[0]  # as LangChain writes a batch of one
                 if isinstance(value, list) and _turns_of(value):
                     yield (*path, name), [*objects, value]
                 elif isinstance(value, dict):
@@ -288,6 +409,8 @@ def _turns_of(entries: Sequence[object]) -> Turns:
     for entry in entries:
         if not isinstance(entry, dict):
             return []
+        if "lc" in entry and isinstance(entry.get("kwargs"), dict):
+            entry = entry["kwargs"]
         role = _role_of(entry)
         if not role:
             return []
@@ -309,6 +432,8 @@ def _role_of(turn: Mapping[str, object]) -> str:
         role = turn.get(name)
         if isinstance(role, str):
             return _ROLES.get(role.strip().lower(), "")
+    if turn.get("type") in _TYPES_OF_LANGCHAIN:
+        return _ROLES[str(turn["type"])]
     return ""
 
 

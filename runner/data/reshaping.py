@@ -2,7 +2,7 @@
 programs, quizzes, whose options get letters, and answers with a verdict, which become
 preferences."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -96,19 +96,23 @@ class Reshaping(RowFile):
     def _change(self, file: Path) -> tuple[Change | None, DataRow]:
         """What becomes of each row, and the first row."""
         facts = file.stat()
-        return _change_of_file(
-            self, super().rows, file, facts.st_ino, facts.st_mtime_ns, facts.st_size
-        )
+        version = facts.st_ino, facts.st_mtime_ns, facts.st_size
+        return _change_of_file(self, super().rows_of_beginning, super().rows, file, *version)
 
 
 @lru_cache(maxsize=4)
 def _change_of_file(
-    _reader: RowFile, read: Callable[[Path], Iterable[Numbered]], file: Path, *_version: int
+    _reader: RowFile,
+    rows_of_beginning: Callable[[Path, int], list[DataRow]],
+    read: Callable[[Path], Iterator[Numbered]],
+    file: Path,
+    *_version: int,
 ) -> tuple[Change | None, DataRow]:
     """The change of a file's rows, which is the same until the file changes."""
-    sample = []
-    for _, row in islice(read(file), SAMPLED_ROWS):
-        if not isinstance(row, Bad):
-            sample.append(row)
+    sample = rows_of_beginning(file, SAMPLED_ROWS)
+    if not sample:
+        for _, row in islice(read(file), SAMPLED_ROWS):
+            if not isinstance(row, Bad):
+                sample.append(row)
     first: DataRow = sample[0] if sample else {}
     return change_of(sample), first

@@ -102,6 +102,9 @@ def library(name: str, file_kind: str) -> Any:
         raise Unreadable(reason, "note", packaged.remedy(extra)) from None
 
 
+# What is before an object of a list in JSON, the first one and another.
+_BEFORE_OBJECT = re.compile(r"\s*\[\s*(?=\{)")
+_NEXT_OBJECT = re.compile(r"\s*,\s*(?=\{)")
 # The first bytes of a workbook: of Excel since 2007 and LibreOffice, and of Excel before.
 WORKBOOKS = {b"PK\x03\x04": ".xlsx", b"\xd0\xcf\x11\xe0": ".xls"}
 OF_WORKBOOKS = (".xlsx", ".xls", ".ods", ".xlsm", ".xlsb")
@@ -163,6 +166,10 @@ class RowFile:
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         """Every row, or those of a part. Raises Stop if the file does not have this form."""
         raise NotImplementedError
+
+    def rows_of_beginning(self, file: Path, most: int) -> list[DataRow]:
+        """The first rows, if they are found without reading all; else none."""
+        return []
 
     def unread(self, file: Path) -> list[str]:
         """What the file or folder holds beside the rows that are read: other sheets, other files.
@@ -319,6 +326,13 @@ class JsonList(RowFile):
             raise Unreadable("it does not contain a list of rows.", hint=LINES_OF_JSON)
         return column_names(rows[0])
 
+    def rows_of_beginning(self, file: Path, most: int) -> list[DataRow]:
+        """Those of a plain list."""
+        rows = _first_objects(_beginning(file), most)
+        if rows and holds_lists(column_names(with_messages(rows[0]))):
+            return []
+        return rows
+
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         try:
             text = file.read_text(encoding="utf-8-sig", errors=KEPT)
@@ -336,6 +350,21 @@ class JsonList(RowFile):
             if broken and isinstance(row, dict) and isinstance(parsed, Bad):
                 parsed = Bad(NOT_UTF8)
             yield number, parsed
+
+
+def _first_objects(text: str, most: int) -> list[DataRow]:
+    """The first objects of a list in JSON, as far as its beginning goes; none without a list."""
+    decoder = json.JSONDecoder()
+    objects = list[DataRow]()
+    gap = _BEFORE_OBJECT.match(text)
+    while gap and len(objects) < most:
+        try:
+            row, end = decoder.raw_decode(text, gap.end())
+        except (ValueError, RecursionError):
+            break
+        objects.append(row)
+        gap = _NEXT_OBJECT.match(text, end)
+    return objects
 
 
 def value_of_json(text: str) -> object:

@@ -7,6 +7,7 @@ import pytest
 
 from runner.data import rows
 from runner.data.columns import likely_pair
+from runner.data.conversation_formats import ChatSet, NoExchange
 from runner.data.judged import PreferenceSet
 from runner.data.quizzes import LETTERED, RIGHT
 from runner.data.reshaping import reshaped
@@ -134,3 +135,51 @@ def test_a_vote_about_several_answers_gives_no_pair():
     (vote,) = reshaped([{**talks, "winner": "model_a"}])
     with pytest.raises(NoText, match="conversations with several answers"):
         PREFERENCES.item(vote)
+
+
+ASKED = "Why do bees need hives?"
+SYSTEM = ("system", "You help beekeepers.")
+TALK = (("user", ASKED), ("assistant", ANSWERED["chosen"]))
+REQUEST = "Hives look strange\n\nMy hives look strange since Monday. What should I do?"
+REPLY = "Please close the entrance and look at the hives again."
+THANKS = ("user", "Thanks, it helped.")
+
+
+@pytest.mark.parametrize(
+    ("name", "turns"),
+    [
+        ("log-of-an-api.csv", (SYSTEM, *TALK)),
+        ("log-of-an-api.parquet", (SYSTEM, *TALK)),
+        ("log-with-texts-of-json.jsonl", (SYSTEM, *TALK)),
+        ("messages-and-completions.csv", (SYSTEM, *TALK)),
+        ("responses-with-instructions.jsonl", (SYSTEM, *TALK)),
+        ("traces-of-a-chain.jsonl", TALK),
+        ("traces-in-a-table.csv", (SYSTEM, *TALK)),
+        ("issues-of-jira.json", (("user", REQUEST), ("assistant", REPLY), THANKS)),
+        ("conversations-with-parts.json", (("user", REQUEST.partition("\n\n")[2]), ("assistant", REPLY))),
+        ("issues-with-comments.json", ()),
+    ],
+)  # fmt: skip
+def test_the_turns_of_a_log_or_a_request(name, turns):
+    first, *_ = rows.first(FILES / name, 1)
+    assert tuple((turn["role"], turn["content"]) for turn in first["messages"]) == turns
+
+
+def test_others_than_the_maintainers_of_an_issue_ask_too():
+    issue = rows.first(FILES / "issues-with-comments.json", 3)[-1]
+    assert [turn["role"] for turn in issue["messages"]] == ["user", "user", "assistant", "user"]
+
+
+def test_an_issue_without_an_answer_is_left_out_and_not_lost():
+    conversations = ChatSet(
+        hub=None, revision=None, subset=None, split=None, path="rows", form="messages"
+    )
+    first, *_ = rows.first(FILES / "issues-with-comments.json", 1)
+    with pytest.raises(NoExchange, match="rows without an answer"):
+        conversations.conversation("chatml", first)
+
+
+@pytest.mark.parametrize("name", ["messages-of-tickets.csv", "messages-from-staff.csv"])
+def test_a_table_says_what_kind_of_person_wrote_a_message(name):
+    first, *_ = rows.first(FILES / name, 1)
+    assert [message["name"] for message in first["chat_log"]] == ["customer", "agent", "customer"]
