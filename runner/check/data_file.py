@@ -41,6 +41,8 @@ from runner.recipe import templates
 from runner.tools.files import SUBTITLES, TEXTS, is_text_file, text_files
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
 
+SUBTITLES_READ = "Its subtitles are read as one text, without their numbers and times."
+TALKS_HINT = "For a talk of two people with answers, write `Name: text` on each line."
 # A file with one of these is a recipe, or rows.
 RECIPES = {".json", *rows.YAML}
 # A recipe has none of these.
@@ -113,6 +115,8 @@ def kind_of(file: Path) -> str:
     if rows.is_archive_of_texts(file) or feeds.is_feed(file):
         return "text"
     suffix = file.suffix.lower()
+    if suffix in SUBTITLES and not rows.without_rows(file):
+        return "text"
     if suffix in TEXTS and is_no_text(file):
         return ""
     if suffix in TEXTS and not text_pairs.holds_pairs(file) and not is_table(file):
@@ -270,7 +274,7 @@ def text_facts(file: Path) -> list[tuple[str, str]]:
     if subtitles:
         count = len(subtitles)
         fact = f"It has {count:,} {plural('file', count)} of subtitles. Each is read as one text, without its numbers and times."
-        facts.append((fact, "For a talk with answers, write `Name: text` on each line."))
+        facts.append((fact, TALKS_HINT))
     return facts
 
 
@@ -279,6 +283,8 @@ def _division_facts(file: Path) -> list[tuple[str, str]]:
     paragraphs."""
     if not file.is_file() or not is_text_file(file):
         return []
+    if file.suffix.lower() in SUBTITLES:
+        return [(SUBTITLES_READ, TALKS_HINT)]
     texts = [row["text"] for row in rows.first(file, SAMPLED_ROWS, column="text")]
     if has_rules(file):
         fact = "Lines such as `* * *` or `---` separate its texts."

@@ -42,7 +42,7 @@ from runner.data.row_files import (
 )
 from runner.data.table_layout import encoding_of, is_table, open_table
 from runner.tools import packaged
-from runner.tools.files import SUBTITLES, is_hidden, is_text_file, once_per_file, text_files
+from runner.tools.files import is_hidden, is_text_file, once_per_file, text_files
 from runner.tools.problem import Stop, plural
 
 # A longer pause begins a new conversation. An answer often comes the next morning, so a night is no
@@ -56,9 +56,11 @@ MOST_CHARACTERS = 4000
 MESSAGES_OF_A_PART = 10
 MOST_MESSAGES_OF_A_PART = 20
 CUT_WITHOUT_TIMES = f"Its messages have no times, so nothing shows where a conversation ends. Each {MESSAGES_OF_A_PART} of them are read as one."
+CUT_WHERE_ONE_ASKS = f"It is cut where `{{name}}` speaks, into parts of about {MESSAGES_OF_A_PART} turns. What a person says until the other one speaks is one turn."
 # Of the texts of a folder of chats, those that are chats; these many are looked at first.
 LEAST_CHATS_SHARE = 0.8
 SAMPLED_CHATS = 20
+PEOPLE_OF_A_TALK = 2
 # A cut leaves at least this share of the messages on both sides, so that no side is a scrap.
 LEAST_SIDE = 0.25
 # The lines of a text file by which it is recognised, and the share of them that must begin with a
@@ -132,8 +134,9 @@ class ChatMessage(NamedTuple):
 class ChatContent:
     """title: the kind, with its article. rows: of the conversations, each with the line of its
     first message. speakers: how many messages each person has written, most first; followers: how
-    many of these follow another person's. cut: how its only conversation is cut, in words; empty if
-    the chat has several. unread: the files of a folder of chats that are none."""
+    many of these follow another person's; answerer: who answers, if that is known. cut: how its
+    only conversation is cut, in words; empty if the chat has several. unread: the files of a folder
+    of chats that are none."""
 
     title: str
     rows: tuple[Numbered, ...]
@@ -141,6 +144,7 @@ class ChatContent:
     followers: Mapping[str, int]
     cut: str = ""
     unread: tuple[str, ...] = ()
+    answerer: str = ""
 
     @property
     def likely_answerer(self) -> str:
@@ -149,6 +153,8 @@ class ChatContent:
         called = [name for name in self.speakers if name.strip().lower() in ANSWERERS]
         if len(called) == 1:
             return called[0]
+        if self.answerer:
+            return self.answerer
         return max(self.speakers, key=lambda name: self.followers.get(name, 0))
 
 
@@ -284,14 +290,14 @@ def _chat_of_several(file: Path) -> ChatContent | None:
 
 
 def _read_chat(file: Path, is_alone: bool) -> ChatContent | None:
-    if is_text_file(file) or file.suffix.lower() in SUBTITLES:
+    if is_text_file(file):
         if not is_text_chat(file):
             return None
         with file.open(encoding=encoding_of(file), errors=KEPT) as lines:
             text = lines.read()
         title, parts = _of_text(text, is_alone)
         chat = _made(title, parts.chats, is_encodable(text), is_alone)
-        return replace(chat, cut=parts.cut) if parts.cut else chat
+        return replace(chat, cut=parts.cut or chat.cut, answerer=parts.answerer)
     if ending_of(file) in OF_TABLES:
         return _chat_of_table(file, is_alone)
     if not _may_be_json_chat(file):
@@ -402,7 +408,12 @@ def is_text_chat(file: Path) -> bool:
             lines = content.read(HEAD_CHARACTERS).split("\n")
     except OSError:
         return False
-    lines = chat_texts.words_of_subtitles(lines) or lines
+    turns = chat_texts.turns_of_subtitles(lines)
+    if turns:
+        # What many people say has no answers.
+        return len({turn.name for turn in turns}) == PEOPLE_OF_A_TALK
+    if chat_texts.words_of_subtitles(lines):
+        return False
     first_lines = [line for line in lines if line.strip()][:FIRST_LINES]
     if first_lines and _header_of(first_lines[0]):
         senders = [_sender_of(header["rest"]) for header in map(_header_of, first_lines) if header]
@@ -640,7 +651,8 @@ def _short_enough(
         count = len(conversation)
         characters = sum(len(message.text) for message in conversation)
         has_few = most_messages is None or count <= most_messages
-        if count < 2 or (has_few and characters <= MOST_CHARACTERS):
+        # One exchange stays whole, however long it is.
+        if count <= 2 or (has_few and characters <= MOST_CHARACTERS):
             yield conversation
             continue
         middle = count / 2
@@ -663,18 +675,20 @@ def _pause(before: ChatMessage, after: ChatMessage) -> float:
 
 
 class ChatParts(NamedTuple):
-    """The chats in a text. cut: how a log without times is cut, in words; empty if it is not."""
+    """The chats in a text. cut: how a log without times is cut, in words; empty if it is not;
+    answerer: who answers; empty if that is unknown."""
 
     chats: Sequence[Sequence[ChatMessage]]
     cut: str = ""
+    answerer: str = ""
 
 
 def _of_text(text: str, is_alone: bool) -> tuple[str, ChatParts]:
     """The kind of a chat in a text file, and its messages. is_alone: as in `_made`."""
     lines = text.split("\n")
-    words = chat_texts.words_of_subtitles(lines)
-    if words:
-        return "a transcript", _of_log(words, is_alone)
+    turns = chat_texts.turns_of_subtitles(lines)
+    if turns:
+        return "a transcript", _parts_of_talk(turns)
     first_line = next(filter(str.strip, lines), "")
     header = _header_of(first_line)
     if header:
@@ -690,6 +704,25 @@ def _of_text(text: str, is_alone: bool) -> tuple[str, ChatParts]:
     if _has_times(messages):
         return "a chat", ChatParts([messages])
     return "a chat", _parts_of_log(messages, [0], is_alone)
+
+
+def _parts_of_talk(turns: Sequence[chat_texts.SpokenText]) -> ChatParts:
+    """What two people say, in parts that begin where one of them asks: who says less at once. No
+    words of a person are cut."""
+    words = Counter[str]()
+    for turn in turns:
+        words[turn.name] += len(turn.text)
+    counts = Counter(turn.name for turn in turns)
+    asker = min(counts, key=lambda name: words[name] / counts[name])
+    answerer = next(name for name in counts if name != asker)
+    parts = [list[ChatMessage]()]
+    for turn in turns:
+        is_long = sum(len(message.text) for message in parts[-1]) + len(turn.text) > MOST_CHARACTERS
+        if turn.name == asker and (len(parts[-1]) >= MESSAGES_OF_A_PART or (parts[-1] and is_long)):
+            parts.append([])
+        parts[-1].append(ChatMessage(turn.line, turn.name, turn.text))
+    cut = CUT_WHERE_ONE_ASKS.format(name=asker) if len(parts) > 1 else ""
+    return ChatParts(parts, cut, answerer)
 
 
 def _header_of(line: str) -> re.Match[str] | None:

@@ -70,12 +70,14 @@ _NUMBERS = re.compile(r"\d+")
 LAST_SHORT_YEAR = 99
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 # Subtitles: the times of a cue, its number, the mark of a file, and who speaks.
-_CUE = re.compile(r"\s*(?:\d{1,2}:)?\d{1,2}:\d{2}[.,]\d{1,3}\s+-->\s+\d")
+_CUE = re.compile(r"\s*(?:\d{1,2}:)?\d{1,2}:\d{2}[.,]\d{1,3}(?:\s+-->\s+|,)\d")
 _CUE_NUMBER = re.compile(r"\s*[\w-]*\d[\w/-]*\s*$")
 _VOICE = re.compile(r"<v(?:\.[^ >]*)? (?P<name>[^<>]+)>")
 _TAG = re.compile(r"</?[a-z][^<>]*>")
 _NOTES = ("WEBVTT", "NOTE", "STYLE", "Kind:", "Language:")
 LEAST_CUES = 3
+# Of the lines of subtitles with names: some programs write one only where another person begins.
+LEAST_NAMED_CUES = 0.15
 _RULE = re.compile(r"\s*[=*_-]{10,}\s*$")
 _EVENT = re.compile(r"\S+\s(-!-|\*|-->|<--|--)\s")
 
@@ -195,8 +197,40 @@ def _with_names_before(lines: Sequence[str]) -> list[SpokenText]:
 
 
 def words_of_subtitles(lines: Sequence[str]) -> list[str]:
-    """The lines of subtitles without their times, numbers and marks; a voice is a name before its
-    words. Empty for another text."""
+    """The lines of subtitles without their times, numbers and marks. Where these have the names of
+    people, what one says is a line with the name before it. Empty for another text."""
+    turns = turns_of_subtitles(lines)
+    if turns:
+        return [f"{turn.name}: {turn.text}" for turn in turns]
+    return [words for _, words in _lines_of_cues(lines)]
+
+
+def turns_of_subtitles(lines: Sequence[str]) -> list[SpokenText]:
+    """What the people in subtitles say, one after the other, each with all cues until the next one
+    speaks; none for subtitles without names, and for another text."""
+    turns = list[SpokenText]()
+    named_lines = 0
+    cue_lines = _lines_of_cues(lines)
+    for number, words in cue_lines:
+        named = _speaker_pattern().match(words)
+        name, text = (named["name"], named["text"] or "") if named else ("", words)
+        named_lines += bool(name)
+        if turns and name in ("", turns[-1].name):
+            turns[-1] = turns[-1]._replace(text=f"{turns[-1].text} {text}".strip())
+        elif name:
+            turns.append(SpokenText(number, name, text))
+        else:
+            return []  # nobody says the first words
+    names = Counter(turn.name for turn in turns)
+    are_people = 2 <= len(names) <= len(turns) / LEAST_REPEATED
+    if not are_people or named_lines < LEAST_NAMED_CUES * len(cue_lines):
+        return []
+    return turns
+
+
+def _lines_of_cues(lines: Sequence[str]) -> list[tuple[int, str]]:
+    """The words of subtitles with the number of their line, from 1; a voice is a name before its
+    words."""
     cues = {number for number, line in enumerate(lines) if _CUE.match(line)}
     if len(cues) < LEAST_CUES:
         return []
@@ -208,8 +242,15 @@ def words_of_subtitles(lines: Sequence[str]) -> list[str]:
             continue
         spoken = _TAG.sub("", _VOICE.sub(r"\g<name>: ", line)).strip()
         if spoken:
-            words.append(spoken)
+            words.append((number + 1, spoken))
     return words
+
+
+@cache
+def _speaker_pattern() -> re.Pattern[str]:
+    """A name before what somebody says, up to four words, which may have a mark before it."""
+    name = r"[^\W\d_][\w.'’-]*(?: [\w.'’()-]+){0,3}"
+    return re.compile(rf"(?:>>\s*|-\s*)?(?P<name>{name}):(?:\s+(?P<text>.*)|$)")
 
 
 def messages_of(lines: Sequence[str]) -> list[SpokenText]:

@@ -447,6 +447,13 @@ def plain_text(text: str) -> str:
     return "".join(lines[front_lines(lines[:MOST_FRONT_LINES]) :])
 
 
+@once_per_file
+def holds_subtitles(file: Path) -> bool:
+    """Whether a file begins with subtitles that can be read."""
+    with file.open(encoding=encoding_of(file), errors=KEPT) as lines:
+        return bool(words_of_subtitles(lines.read(SAMPLED_CHARACTERS).split("\n")))
+
+
 def texts_between(
     numbered_lines: Iterable[tuple[int, str]], by_rules: bool
 ) -> Iterator[tuple[int, list[str]]]:

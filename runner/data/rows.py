@@ -396,11 +396,11 @@ WITHOUT_ROWS: dict[str, dict[str, str]] = {
 
 
 def without_rows(file: Path) -> dict[str, str] | None:
-    """What a file holds instead of rows, and the way out; None if it may have rows. Subtitles have
-    some if their lines have the names of people, and XML if it is a feed."""
+    """What a file holds instead of rows, and the way out; None if it may have rows or texts.
+    Subtitles have words if their times are read, and XML has posts if it is a feed."""
     kind = WITHOUT_ROWS.get(file.suffix.lower())
-    is_talk = file.suffix.lower() in SUBTITLES and chat_logs.chat_of(file)
-    if kind is None or file.is_dir() or is_talk or feeds.is_feed(file):
+    has_words = file.suffix.lower() in SUBTITLES and row_files.holds_subtitles(file)
+    if kind is None or file.is_dir() or has_words or feeds.is_feed(file):
         return None
     return kind
 
@@ -415,7 +415,7 @@ def is_quick(file: Path) -> bool:
     suffix = ending_of(file)
     if suffix in ROW_BY_ROW:
         return True
-    whole = (".json", *YAML, *TEXTS, ".zip", *spreadsheets.ENDINGS, feeds.FEED_ENDING)
+    whole = (".json", *YAML, *TEXTS, *SUBTITLES, ".zip", *spreadsheets.ENDINGS, feeds.FEED_ENDING)
     return suffix in whole and file.stat().st_size < QUICK_BYTES
 
 
@@ -429,7 +429,7 @@ def reader_of(
         return _reader_of_folder(path, split, column)
     if suffix == ".zip":
         return Zipped(partial(reader_of, split=split, column=column, sheet=sheet), column)
-    if suffix in TEXTS and column:
+    if suffix in (*TEXTS, *SUBTITLES) and column:
         return row_files.Documents(column)
     if suffix in spreadsheets.ENDINGS:
         return SheetFile(sheet)
