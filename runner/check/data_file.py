@@ -41,6 +41,7 @@ from runner.recipe import templates
 from runner.tools.files import SUBTITLES, TEXTS, is_text_file, text_files
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
 
+FURTHER_HINT = "To learn these too, write two entries under `sets`, each with its `path`, `question` and `answer`."
 SUBTITLES_READ = "Its subtitles are read as one text, without their numbers and times."
 TALKS_HINT = "For a talk of two people with answers, write `Name: text` on each line."
 # A file with one of these is a recipe, or rows.
@@ -204,6 +205,10 @@ def _described_rows(
         if learned:
             question, answer = (shortened(text, SHOWN_CHARACTERS) for text in learned)
             message += f" A model would learn to answer “{question}” with “{answer}”."
+            used = [column for template in pair for column in templates.columns(template)]
+            further = columns.further_pair(names, used, sample)
+            if further:
+                message += f" {further_sentence(*further)}"
         else:
             message += " None of its first rows has a question and an answer."
             hint = "Compare its rows with its first line, and fix them."
@@ -213,6 +218,12 @@ def _described_rows(
         message += " No two of them look like questions and their answers."
         hint = ASKS_COLUMNS
     return message, hint
+
+
+def further_sentence(question: str, answer: str) -> str:
+    """What the columns of another question and its answer are, such as those of another
+    language."""
+    return f"It has further questions and answers, in `{question}` and `{answer}`, not read."
 
 
 def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]:

@@ -61,6 +61,20 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         table = [row for _, row in numbered[:FIRST_ROWS] if not isinstance(row, row_files.Bad)]
         for setting, message, hint in _wrong_columns(data, file, names, table):
             yield recipe.note((*home, setting), message, hint)
+        unread = columns.further_pair(names, _used_columns(recipe, file), table)
+        if unread and data.get("question"):
+            message = data_file.further_sentence(*unread)
+            yield recipe.note((*home, "question"), f"`{file}`: {message}", data_file.FURTHER_HINT)
+
+
+def _used_columns(recipe: Recipe, file: Path) -> set[str]:
+    """The columns of a file that a recipe reads, in any of its data sets."""
+    used = set[str]()
+    for _, data, other in recipe.data_files():
+        if other == file:
+            for setting in sources.QUESTION_ANSWER:
+                used.update(columns_of(data.get(setting) or ""))
+    return used
 
 
 def how_it_is_read(recipe: Recipe) -> Iterator[Problem]:

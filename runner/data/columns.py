@@ -2,12 +2,12 @@
 by what is in them."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runner.data.quizzes import LETTERED, RIGHT, RIGHT_NAMES, quiz_of, series_of_options
-from runner.recipe.templates import value_at
+from runner.recipe.templates import text_of_steps, value_at
 from runner.tools import packaged
 
 TABLES = packaged.toml(__file__, "columns.toml")
@@ -28,6 +28,8 @@ CLASS_NAMES: list[str] = TABLES["class"]
 STATE_NAMES: list[str] = TABLES["state"]
 # Of columns that other kinds of rows have.
 OTHER_NAMES: list[str] = TABLES["other"]
+# Of ingredients and of what is done with them, which belong together.
+TOGETHER: list[tuple[str, str]] = TABLES["together"]
 # Of what a text is about, if no column asks.
 TOPIC_NAMES: list[str] = TABLES["topic"]
 # Of languages, and their codes.
@@ -106,7 +108,34 @@ def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> L
     if pair is None:
         return None
     question, answer = pair
-    return LikelyPair(_asked_with(question, answer, names, sample), f"[{answer}]")
+    return LikelyPair(_asked_with(question, answer, names, sample), _answered_with(answer, names))
+
+
+def _answered_with(answer: str, names: Sequence[str]) -> str:
+    """The template of an answer; of a recipe for cooking, with its ingredients."""
+    by_name = {_lower(name): name for name in reversed(names)}
+    for ingredients, steps in TOGETHER:
+        if _lower(answer) == steps and ingredients in by_name:
+            return f"[{by_name[ingredients]}]\n\n[{answer}]"
+    return f"[{answer}]"
+
+
+def further_pair(
+    names: Sequence[str], used: Collection[str], rows: Iterable[Mapping[str, object]]
+) -> tuple[str, str] | None:
+    """The columns of another question and its answer beside those that are used, such as those of
+    another language; None without them. rows: a sample."""
+    others = [name for name in names if name not in used]
+    sample = list(rows)
+    if not asks_and_answers_in_words(others):
+        return None
+    columns = [facts_of(name, sample) for name in others]
+    texts = [column for column in columns if column.holds_text and not column.is_kind]
+    question = named(texts, QUESTION_NAMES)
+    answer = named([column for column in texts if column != question], ANSWER_NAMES)
+    if question is None or answer is None:
+        return None
+    return question.name, answer.name
 
 
 def _pair_of_quiz(
@@ -220,12 +249,33 @@ def question_and_answer(
     rows: a sample. A usual name counts first, where the column is filled; then question marks, and
     then length: the longest text is the answer."""
     sample = list(rows)
+    code = _code_and_its_words(names, sample)
+    if code:
+        return code
     pair = _of_filled_columns(names, sample)
     if pair is None:
         full_rows = _full_rows(names, sample)
         if len(full_rows) < len(sample):
             pair = _of_filled_columns(names, full_rows)
     return pair
+
+
+def _code_and_its_words(
+    names: Sequence[str], sample: Sequence[Mapping[str, object]]
+) -> tuple[str, str] | None:
+    """The columns of what code does, and of the code, if both have such names and none asks."""
+    by_name = {_lower(name): name for name in reversed(names)}
+    if not by_name.keys().isdisjoint((*QUESTION_NAMES, *ANSWER_NAMES)):
+        return None
+    words = [by_name[name] for name in TABLES["code_words"] if name in by_name]
+    code = [by_name[name] for name in TABLES["code"] if name in by_name]
+    if not words or not code:
+        return None
+    facts = facts_of(code[0], sample)
+    # The code of an article is no program.
+    if not facts.holds_text or facts.mean_characters <= MOST_KIND_CHARACTERS:
+        return None
+    return words[0], code[0]
 
 
 def _of_filled_columns(
@@ -456,16 +506,17 @@ def _different_share(texts: Sequence[str]) -> float:
 
 
 def value_of(row: Mapping[str, object], name: str) -> Any:
-    """The value of a column, a list of texts as one text; None if a row lacks it, and for a list of
-    objects, whose fields are columns."""
+    """The value of a column, a list of texts or of steps as one text; None if a row lacks it, and
+    for a list of other objects, whose fields are columns."""
     try:
         value = value_at(row, name)
     except KeyError:
         return None
     if not isinstance(value, list):
         return value
-    if all(isinstance(entry, str) for entry in value):
-        return "\n".join(value)
+    lines = text_of_steps(value)
+    if lines is not None:
+        return lines
     if all(isinstance(entry, dict) for entry in value):
         return None
     return value

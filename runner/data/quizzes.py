@@ -259,7 +259,7 @@ def _by_labels(right: object, options: Sequence[str], labels: Sequence[str]) -> 
 
 
 def _by_letters(right: object, options: Sequence[str], _labels: Sequence[str]) -> list[int]:
-    return _marked(right, LETTERS[: len(options)])
+    return _marked(right, [*LETTERS[: len(options)]])
 
 
 def _from_0(right: object, options: Sequence[str], _labels: Sequence[str]) -> list[int]:
@@ -279,9 +279,9 @@ def _marked(right: object, marks: Sequence[str]) -> list[int]:
     places = []
     for part in _BETWEEN_OPTIONS.split(written):
         mark = part.strip("().").removesuffix(".0").upper()
-        if mark not in marks or not mark:
+        if mark not in marks:
             return []
-        places.append(list(marks).index(mark))
+        places.append(marks.index(mark))
     return places
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.data.columns import likely_pair, question_and_answer
+from runner.data.columns import further_pair, likely_pair, question_and_answer
 
 LONG = "They beat their wings {} times a second, and the air between them hums."
 ASKS = "Why do bees hum in the month of number {}?"
@@ -134,3 +134,28 @@ def test_several_columns_of_few_values_without_such_names_are_asked_about():
 def test_the_subject_and_the_details_of_a_request_are_its_question(subject, details, answer):
     rows = table(**{subject: "Printer {}", details: "It is empty {}. Why?", answer: LONG})
     assert likely_pair(list(rows[0]), rows) == (f"[{subject}]\n\n[{details}]", f"[{answer}]")
+
+
+def test_the_words_of_code_ask_for_it():
+    program = "def hum_{}(bees):\n    return [bee.hum() for bee in bees]"
+    rows = table(12, code=program, docstring="Hum as bee {}.", docstring_tokens="Hum")
+    assert question_and_answer(list(rows[0]), rows) == ("docstring", "code")
+    of_shop = table(12, code="A-{}", text=LONG, title="Honey {}")
+    assert question_and_answer(list(of_shop[0]), of_shop) == ("title", "text")
+
+
+@pytest.mark.parametrize(
+    ("names", "used", "further"),
+    [
+        (("question_en", "answer_en", "question_de", "answer_de"), 2, ("question_de", "answer_de")),
+        (("Frage", "Antwort", "Question", "Answer"), 2, ("Question", "Answer")),
+        (("question", "answer", "user", "reply_count"), 2, None),
+        (("question", "answer"), 2, None),
+    ],
+)
+def test_another_question_with_its_answer_is_found(names, used, further):
+    columns = {name: f"{name} says {{}} and more" for name in names}
+    if "user" in columns:
+        columns |= {"user": ["anna", "bernd"], "reply_count": [1, 2]}
+    rows = table(12, **columns)
+    assert further_pair(names, names[:used], rows) == further
