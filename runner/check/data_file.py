@@ -28,6 +28,7 @@ from runner.data.row_files import (
     Unreadable,
     ending_of,
     has_rules,
+    holds_clippings,
     is_no_text,
 )
 from runner.data.table_layout import (
@@ -42,6 +43,7 @@ from runner.tools.files import SUBTITLES, TEXTS, is_text_file, text_files
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
 
 FURTHER_HINT = "To learn these too, write two entries under `sets`, each with its `path`, `question` and `answer`."
+CLIPPINGS_READ = "Each of its clippings is a text, without its book and place."
 SUBTITLES_READ = "Its subtitles are read as one text, without their numbers and times."
 TALKS_HINT = "For a talk of two people with answers, write `Name: text` on each line."
 # A file with one of these is a recipe, or rows.
@@ -296,6 +298,8 @@ def _division_facts(file: Path) -> list[tuple[str, str]]:
         return []
     if file.suffix.lower() in SUBTITLES:
         return [(SUBTITLES_READ, TALKS_HINT)]
+    if holds_clippings(file):
+        return [(CLIPPINGS_READ, "To keep a title, write it into the text.")]
     texts = [row["text"] for row in rows.first(file, SAMPLED_ROWS, column="text")]
     if has_rules(file):
         fact = "Lines such as `* * *` or `---` separate its texts."

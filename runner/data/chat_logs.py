@@ -415,9 +415,8 @@ def is_text_chat(file: Path) -> bool:
     if chat_texts.words_of_subtitles(lines):
         return False
     first_lines = [line for line in lines if line.strip()][:FIRST_LINES]
-    if first_lines and _header_of(first_lines[0]):
-        senders = [_sender_of(header["rest"]) for header in map(_header_of, first_lines) if header]
-        return any(senders)
+    if _is_of_whatsapp(first_lines):
+        return True
     all_names = list[str]()
     for line in first_lines:
         named = _NAMED_LINE.match(line)
@@ -431,6 +430,15 @@ def is_text_chat(file: Path) -> bool:
     if is_named and are_people:
         return not text_pairs.holds_pairs(file)
     return bool(chat_texts.messages_of(lines))
+
+
+def _is_of_whatsapp(first_lines: Sequence[str]) -> bool:
+    """Whether a text begins as an export of WhatsApp or Signal: with a time, and then a name behind
+    some times."""
+    if not first_lines or not _header_of(first_lines[0]):
+        return False
+    headers = filter(None, map(_header_of, first_lines))
+    return any(_sender_of(header["rest"]) for header in headers)
 
 
 def _without_head(names: Sequence[str]) -> Sequence[str]:
@@ -691,7 +699,8 @@ def _of_text(text: str, is_alone: bool) -> tuple[str, ChatParts]:
         return "a transcript", _parts_of_talk(turns)
     first_line = next(filter(str.strip, lines), "")
     header = _header_of(first_line)
-    if header:
+    first_lines = [line for line in lines if line.strip()][:FIRST_LINES]
+    if header and _is_of_whatsapp(first_lines):
         # Signal's chats have days with the year first; WhatsApp's have them in few countries.
         is_year_first = len(_part(header, "first")) == len("2024")
         if is_year_first:
@@ -976,7 +985,7 @@ def _message_of_fields(number: int, row: object) -> tuple[str, ChatMessage] | No
                     fields.setdefault(inner_name.lower(), inner_field)
         if not fields.keys().isdisjoint(_FIELDS["other"]):
             continue
-        sender = _first_text(fields, _FIELDS["sender"])
+        sender = _first_text(fields, _FIELDS["sender"]) or _sender_by_direction(fields)
         words = _first_text(fields, _FIELDS["message"])
         times = [fields[name] for name in _FIELDS["time"] if name in fields]
         if sender and words and times:
@@ -984,6 +993,15 @@ def _message_of_fields(number: int, row: object) -> tuple[str, ChatMessage] | No
             channel = _first_text(fields, _FIELDS["conversation"])
             return channel, _message(number, sender, words, seconds, has_media=False)
     return None
+
+
+def _sender_by_direction(fields: Mapping[str, object]) -> str:
+    """Who wrote a message that says whether it came in or went out; empty for another one."""
+    if fields.get("type") == "outgoing":
+        return OWNER
+    if fields.get("type") == "incoming":
+        return str(fields.get("source") or "Other")
+    return ""
 
 
 def _first_text(fields: Mapping[str, object], names: Sequence[str]) -> str:

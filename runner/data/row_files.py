@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner.data.chat_texts import words_of_subtitles
+from runner.data.clippings import are_clippings, texts_of_clippings
 from runner.data.logged_turns import with_messages
 from runner.data.row_lists import field_paths, holds_lists, list_of_rows
 from runner.data.table_layout import (
@@ -45,7 +46,9 @@ LONGEST_RECORD = 2**20
 
 # The lines in which the properties of a note end, and one of them: a name, an entry or a remark.
 MOST_FRONT_LINES = 200
-PROPERTY = re.compile(r"[\w. -]{1,60}:(\s|$)|\s+\S|- |#")
+PROPERTY = re.compile(r"[\w. -]{1,60}(:(\s|$)|\s?=)|\s+\S|- |#|\[|\]")
+# The line above properties, and those that may be below them.
+FRONT_ENDS = {"---": ("---", "..."), "+++": ("+++",)}
 
 
 # A line that separates texts, such as `* * *` or `---`, and how many of them are no chance.
@@ -427,11 +430,14 @@ def column_names(row: object) -> list[str]:
 
 def front_lines(lines: Sequence[str]) -> int:
     """How many lines at the beginning of a note are its properties, as Obsidian and blogs write
-    them in YAML; 0 without any."""
-    if not lines or lines[0].strip("\ufeff \t\n") != "---":
+    them in YAML, and Hugo in TOML; 0 without any."""
+    if not lines:
+        return 0
+    ends = FRONT_ENDS.get(lines[0].strip("\ufeff \t\r\n"), ())
+    if not ends:
         return 0
     for number, line in enumerate(lines[1:], 2):
-        if line.strip() in ("---", "..."):
+        if line.strip() in ends:
             return number
         if line.strip() and not PROPERTY.match(line):
             return 0
@@ -439,12 +445,22 @@ def front_lines(lines: Sequence[str]) -> int:
 
 
 def plain_text(text: str) -> str:
-    """The words of a text, without the properties of a note, and the times of subtitles."""
+    """The words of a text, without the properties of a note, the times of subtitles, and the books
+    of clippings."""
     lines = text.splitlines(keepends=True)
     words = words_of_subtitles(lines)
     if words:
         return "\n".join(words)
+    if are_clippings(lines):
+        return "\n\n".join(text for _, text in texts_of_clippings(lines))
     return "".join(lines[front_lines(lines[:MOST_FRONT_LINES]) :])
+
+
+@once_per_file
+def holds_clippings(file: Path) -> bool:
+    """Whether a text file is Kindle's list of clippings."""
+    with file.open(encoding=encoding_of(file), errors=KEPT) as lines:
+        return are_clippings(list(islice(lines, MOST_FRONT_LINES)))
 
 
 @once_per_file
@@ -506,6 +522,10 @@ class Documents(RowFile):
                     yield 1, {self.column: text}
                 else:
                     yield 1, Bad(NOT_UTF8)
+                return
+            if are_clippings(first_lines):
+                for number, text in texts_of_clippings(chain(first_lines, lines)):
+                    yield number, {self.column: text} if is_encodable(text) else Bad(NOT_UTF8)
                 return
             above = front_lines(first_lines)
             numbered_lines = enumerate(chain(first_lines[above:], lines), above + 1)

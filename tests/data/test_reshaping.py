@@ -156,7 +156,7 @@ THANKS = ("user", "Thanks, it helped.")
         ("traces-of-a-chain.jsonl", TALK),
         ("traces-in-a-table.csv", (SYSTEM, *TALK)),
         ("issues-of-jira.json", (("user", REQUEST), ("assistant", REPLY), THANKS)),
-        ("conversations-with-parts.json", (("user", REQUEST.partition("\n\n")[2]), ("assistant", REPLY))),
+        ("helpdesk-conversations.json", (("user", "How do I reset my password?"), ("assistant", "Open the account page, choose Security and follow the link in the mail."))),
         ("issues-with-comments.json", ()),
     ],
 )  # fmt: skip
