@@ -15,6 +15,7 @@ from runner.data import (
     columns,
     conversation_formats,
     feeds,
+    mail_boxes,
     rows,
     spreadsheets,
     text_pairs,
@@ -22,6 +23,7 @@ from runner.data import (
 from runner.data.archives import unpacked
 from runner.data.html_text import text_of_html
 from runner.data.logged_turns import MESSAGES, FoundTurns
+from runner.data.reshaping import Reshaping
 from runner.data.row_files import (
     OTHER_ENDINGS,
     DataRow,
@@ -238,6 +240,11 @@ def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]
     ending = ending_of(file)
     if ending in TEXT_TABLES and file.is_file():
         facts += _text_facts(file)
+    reader = rows.reader_of(file, sheet=sheet)
+    if isinstance(reader, Reshaping) and reader.fact(file):
+        facts.append((reader.fact(file), "A reply is learned without the mail that it answers."))
+    if ending in mail_boxes.ENDINGS:
+        facts += _mail_facts(mail_boxes.counts_of(file))
     unread_tables = [] if sheet else rows.unread(file)
     if unread_tables:
         tables, remedy = "files", "To read another one, write its path."
@@ -341,6 +348,14 @@ def encoding_facts(file: Path) -> list[tuple[str, str]]:
         return []
     fact = f"It is not in UTF-8, and is read as {encoding}, for example “{word}”."
     return [(fact, "If that word is wrong, save the file again, in UTF-8.")]
+
+
+def _mail_facts(counts: mail_boxes.Counts) -> list[tuple[str, str]]:
+    others = counts.mails - counts.replies
+    if not others:
+        return []
+    fact = f"Of its {counts.mails:,} mails, {others:,} quote no mail that they answer, and are left out."
+    return [(fact, "Only a reply that quotes has a question.")]
 
 
 def _text_facts(file: Path) -> list[tuple[str, str]]:

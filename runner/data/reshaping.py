@@ -1,14 +1,15 @@
 """Rows of which a model learns something else than their cells: conversations in the logs of other
-programs, quizzes, whose options get letters, and answers with a verdict, which become
-preferences."""
+programs, quizzes, whose options get letters, answers with a verdict, which become preferences, and
+replies that quote a mail, which asks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from runner.data import quizzes, verdicts
+from runner.data import mail_quotes, quizzes, verdicts
+from runner.data.columns import QUESTION_NAMES, SUBJECT_NAMES
 from runner.data.logged_turns import MESSAGES, FoundTurns, with_messages
 from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile
 from runner.data.row_lists import OF_FORMS, field_paths
@@ -18,20 +19,31 @@ SAMPLED_ROWS = 50
 # The first of them, in which conversations are looked for.
 LOGGED_ROWS = 20
 
-Change = Callable[[Mapping[str, Any]], Any]
+QUOTES_CUT = "The mails that its replies quote are cut out of them."
+
+
+class Change(NamedTuple):
+    """What becomes of each row of a file. fact: what a person may not expect of it; empty for
+    nothing."""
+
+    of: Callable[[Mapping[str, Any]], Any]
+    fact: str = ""
 
 
 def change_of(sample: Sequence[object]) -> Change | None:
     """What becomes of each row of a file; None if rows stay as they are. sample: its first rows."""
     rows = [row for row in sample if isinstance(row, dict)]
     if _hold_turns(rows[:LOGGED_ROWS]):
-        return _with_turns
+        return Change(_with_turns)
     if not rows:
         return None
     names = field_paths(rows[0])
     judged = verdicts.change_of(names, rows)
     if judged:
-        return judged
+        return Change(judged)
+    mails = mail_quotes.quoting_columns(names, rows)
+    if mails:
+        return _of_mail(mails, names)
     quiz = quizzes.quiz_of(names, rows)
     if quiz is None:
         return None
@@ -40,7 +52,19 @@ def change_of(sample: Sequence[object]) -> Change | None:
         lettered, right = quiz.lettered(row)
         return {**row, quizzes.LETTERED: lettered, quizzes.RIGHT: right}
 
-    return with_letters
+    return Change(with_letters)
+
+
+def _of_mail(columns: Sequence[str], names: Sequence[str]) -> Change:
+    """What cuts the quoted mails out of some columns, and makes questions of them."""
+    by_name = {name.lower(): name for name in reversed(names)}
+    subject = next((by_name[name] for name in SUBJECT_NAMES if name in by_name), None)
+    asks_already = not by_name.keys().isdisjoint(QUESTION_NAMES)
+
+    def of_mail(row: Mapping[str, Any]) -> dict[str, Any]:
+        return mail_quotes.with_question(row, columns, subject, asks_already)
+
+    return Change(of_mail, QUOTES_CUT)
 
 
 def _hold_turns(rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -66,7 +90,7 @@ def reshaped(rows: Sequence[Any]) -> list[Any]:
     change = change_of(rows[:SAMPLED_ROWS])
     if change is None:
         return list(rows)
-    return [change(row) if isinstance(row, dict) else row for row in rows]
+    return [change.of(row) if isinstance(row, dict) else row for row in rows]
 
 
 class Reshaping(RowFile):
@@ -77,7 +101,7 @@ class Reshaping(RowFile):
         change, first = self._change(file)
         if change is None:
             return names
-        new_names = [name for name in change(first) if name not in first and name not in names]
+        new_names = [name for name in change.of(first) if name not in first and name not in names]
         return [*names, *new_names]
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
@@ -91,7 +115,12 @@ class Reshaping(RowFile):
             if isinstance(row, Bad):
                 yield number, row
             else:
-                yield number, change(row)
+                yield number, change.of(row)
+
+    def fact(self, file: Path) -> str:
+        """What a person may not expect of what becomes of the rows; empty for nothing."""
+        change, _ = self._change(file)
+        return change.fact if change else ""
 
     def _change(self, file: Path) -> tuple[Change | None, DataRow]:
         """What becomes of each row, and the first row."""

@@ -10,7 +10,7 @@ from itertools import accumulate, count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from runner.data import chat_logs, data_sets, feeds, row_files, spreadsheets
+from runner.data import chat_logs, data_sets, feeds, mail_boxes, row_files, spreadsheets
 from runner.data.archives import MEDIA, unpacked
 from runner.data.reshaping import Reshaping
 from runner.data.row_files import (
@@ -382,9 +382,10 @@ READERS: dict[str, RowFile] = {
     ".parquet": ParquetFile(),
     **dict.fromkeys(spreadsheets.ENDINGS, SheetFile()),
     feeds.FEED_ENDING: feeds.Feed(),
+    **dict.fromkeys(mail_boxes.ENDINGS, mail_boxes.MailBox()),
 }
 # Endings of files of which only some have rows.
-SELDOM = (*SUBTITLES, feeds.FEED_ENDING)
+SELDOM = (*SUBTITLES, feeds.FEED_ENDING, *mail_boxes.ENDINGS)
 ENDINGS = (*(ending for ending in READERS if ending not in SELDOM), ".zip")
 READABLE = f"Its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
 # What people name that holds no rows, by its ending.
@@ -397,10 +398,13 @@ WITHOUT_ROWS: dict[str, dict[str, str]] = {
 
 def without_rows(file: Path) -> dict[str, str] | None:
     """What a file holds instead of rows, and the way out; None if it may have rows or texts.
-    Subtitles have words if their times are read, and XML has posts if it is a feed."""
+    Subtitles have words if their times are read, XML has posts if it is a feed, and mails have
+    questions if they quote the mails they answer."""
     kind = WITHOUT_ROWS.get(file.suffix.lower())
     has_words = file.suffix.lower() in SUBTITLES and row_files.holds_subtitles(file)
     if kind is None or file.is_dir() or has_words or feeds.is_feed(file):
+        return None
+    if file.suffix.lower() in mail_boxes.ENDINGS and mail_boxes.holds_replies(file):
         return None
     return kind
 
@@ -415,7 +419,7 @@ def is_quick(file: Path) -> bool:
     suffix = ending_of(file)
     if suffix in ROW_BY_ROW:
         return True
-    whole = (".json", *YAML, *TEXTS, *SUBTITLES, ".zip", *spreadsheets.ENDINGS, feeds.FEED_ENDING)
+    whole = (".json", *YAML, *TEXTS, ".zip", *spreadsheets.ENDINGS, *SELDOM)
     return suffix in whole and file.stat().st_size < QUICK_BYTES
 
 

@@ -1,0 +1,88 @@
+"""Mails in files: `.mbox`, as Thunderbird, Google and Apple write a folder of mails, and `.eml`. A
+reply that quotes the mail it answers is a row."""
+
+import mailbox
+from collections.abc import Iterable, Iterator
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from pathlib import Path
+from typing import NamedTuple
+
+from runner.data.html_text import text_of_html
+from runner.data.mail_quotes import mail_of, without_reply_mark
+from runner.data.row_files import FilePart, Numbered, RowFile, Unreadable
+from runner.tools.files import once_per_file
+
+COLUMNS = ("question", "answer")
+ENDINGS = (".mbox", ".eml")
+
+
+class MailBox(RowFile):
+    """The replies of a file of mails, each with the number of its mail."""
+
+    def columns(self, file: Path) -> list[str]:
+        if not holds_replies(file):
+            raise Unreadable("none of its mails quotes the mail that it answers.")
+        return list(COLUMNS)
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        for number, mail in enumerate(_mails_in(file), 1):
+            question, answer = _reply_of(mail)
+            if question and answer:
+                yield number, {"question": question, "answer": answer}
+
+
+def holds_replies(file: Path) -> bool:
+    """Whether a file has mails that quote the mail they answer."""
+    return counts_of(file).replies > 0
+
+
+class Counts(NamedTuple):
+    """The mails of a file, and those that quote the mail they answer."""
+
+    mails: int
+    replies: int
+
+
+@once_per_file
+def counts_of(file: Path) -> Counts:
+    mails = 0
+    replies = 0
+    for mail in _mails_in(file):
+        mails += 1
+        replies += all(_reply_of(mail))
+    return Counts(mails, replies)
+
+
+def _mails_in(file: Path) -> Iterable[EmailMessage]:
+    if file.suffix.lower() == ".eml":
+        yield _mail_of(file.read_bytes())
+        return
+    box = mailbox.mbox(file, create=False)
+    try:
+        for key in box.iterkeys():
+            yield _mail_of(box.get_bytes(key))
+    finally:
+        box.close()
+
+
+def _mail_of(content: bytes) -> EmailMessage:
+    mail = message_from_bytes(content, policy=policy.default)
+    assert isinstance(mail, EmailMessage)
+    return mail
+
+
+def _reply_of(mail: EmailMessage) -> tuple[str, str]:
+    """What a reply answers, below its subject, and its own words; empty without a quoted mail, or
+    for a mail that is not written as the standard says."""
+    try:
+        body = mail.get_body(("plain", "html"))
+        text = body.get_content() if body else ""
+        subject = str(mail.get("Subject", ""))
+    except (LookupError, ValueError, AttributeError, IndexError):
+        return "", ""  # an unknown encoding, or a broken head
+    parts = mail_of(text_of_html(str(text)))
+    if not parts.quoted:
+        return "", ""
+    title = without_reply_mark(subject)
+    return "\n\n".join(part for part in (title, parts.quoted) if part), parts.reply
