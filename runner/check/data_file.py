@@ -350,7 +350,7 @@ def encoding_facts(file: Path) -> list[tuple[str, str]]:
     return [(fact, "If that word is wrong, save the file again, in UTF-8.")]
 
 
-def _mail_facts(counts: mail_boxes.Counts) -> list[tuple[str, str]]:
+def _mail_facts(counts: mail_boxes.MailCounts) -> list[tuple[str, str]]:
     others = counts.mails - counts.replies
     if not others:
         return []

@@ -2,7 +2,6 @@
 what its description says."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 VERSIONS = ("openapi", "swagger")
 METHODS = ("get", "post", "put", "patch", "delete", "head", "options", "trace")
@@ -22,7 +21,7 @@ def operations_in(value: object) -> list[dict[str, str]]:
     return rows
 
 
-def _rows_of_path(path: str, operations: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+def _rows_of_path(path: str, operations: Mapping[str, object]) -> Iterator[dict[str, str]]:
     for method in METHODS:
         operation = operations.get(method)
         if not isinstance(operation, dict):
@@ -36,5 +35,5 @@ def _rows_of_path(path: str, operations: Mapping[str, Any]) -> Iterator[dict[str
             yield {"question": called, "answer": description or summary}
 
 
-def _text(operation: Mapping[str, Any], name: str) -> str:
+def _text(operation: Mapping[str, object], name: str) -> str:
     return str(operation.get(name) or "").strip()

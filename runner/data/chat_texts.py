@@ -70,7 +70,7 @@ _DAY_LINE = re.compile(
     r"\W*(?P<day>\d{4})\s?[./年년-]\s?(?P<month>\d{1,2})\s?[./月월-]\s?(?P<number>\d{1,2})(?!\d).{0,30}$"
 )
 # The same with the year last, as LINE writes it: `Mon, 03/04/2024`.
-_DAY_LINE_YEAR_LAST = re.compile(r"[^\W\d_]{2,10}\.?, ?(?P<day>\d{1,2}[/.]\d{1,2}[/.]\d{4})\s*$")
+_DAY_LINE_YEAR_LAST = r"[^\W\d_]{2,10}\.?, ?(?P<day>\d{1,2}[/.]\d{1,2}[/.]\d{4})\s*$"
 _NUMBERS = re.compile(r"\d+")
 LAST_SHORT_YEAR = 99
 SECONDS_OF_A_DAY = 24 * 3600
@@ -223,7 +223,7 @@ def _day_of_line(line: str) -> str:
     year_first = _DAY_LINE.match(line)
     if year_first:
         return f"{year_first['day']}-{year_first['month']}-{year_first['number']}"
-    year_last = _DAY_LINE_YEAR_LAST.match(line)
+    year_last = re.match(_DAY_LINE_YEAR_LAST, line)
     return year_last["day"] if year_last else ""
 
 
@@ -250,15 +250,17 @@ def _with_whole_names(messages: Sequence[SpokenText]) -> list[SpokenText]:
     counts = Counter(message.name for message in messages)
     for message in messages:
         first_words.setdefault(message.name, set()).add(message.text.partition(" ")[0])
-    used = Counter(word for words in first_words.values() for word in words)
-    whole = []
+    used = Counter[str]()
+    for words_of_person in first_words.values():
+        used.update(words_of_person)
+    renamed = []
     for message in messages:
-        word, _, rest = message.text.partition(" ")
+        word, _, text = message.text.partition(" ")
         is_only_word = len(first_words[message.name]) == 1 and used[word] == 1
-        if is_only_word and counts[message.name] > LEAST_REPEATED and rest:
-            message = message._replace(name=f"{message.name} {word}", text=rest)
-        whole.append(message)
-    return whole
+        if is_only_word and counts[message.name] > LEAST_REPEATED and text:
+            message = message._replace(name=f"{message.name} {word}", text=text)
+        renamed.append(message)
+    return renamed
 
 
 def words_of_subtitles(lines: Sequence[str]) -> list[str]:
@@ -267,7 +269,7 @@ def words_of_subtitles(lines: Sequence[str]) -> list[str]:
     turns = turns_of_subtitles(lines)
     if turns:
         return [f"{turn.name}: {turn.text}" for turn in turns]
-    return [words for _, words in _lines_of_cues(lines)]
+    return [line for _, line in _lines_of_cues(lines)]
 
 
 def turns_of_subtitles(lines: Sequence[str]) -> list[SpokenText]:
@@ -276,16 +278,20 @@ def turns_of_subtitles(lines: Sequence[str]) -> list[SpokenText]:
     turns = list[SpokenText]()
     named_lines = 0
     cue_lines = _lines_of_cues(lines)
-    for number, words in cue_lines:
-        named = _speaker_pattern().match(words)
-        name, text = (named["name"], named["text"] or "") if named else ("", words)
-        named_lines += bool(name)
+    for number, line in cue_lines:
+        name = ""
+        text = line
+        speaker = _speaker_pattern().match(line)
+        if speaker:
+            name = speaker["name"]
+            text = speaker["text"] or ""
+            named_lines += 1
         if turns and name in ("", turns[-1].name):
             turns[-1] = turns[-1]._replace(text=f"{turns[-1].text} {text}".strip())
         elif name:
             turns.append(SpokenText(number, name, text))
         else:
-            return []  # nobody says the first words
+            return []  # the first words have no name
     names = Counter(turn.name for turn in turns)
     are_people = 2 <= len(names) <= len(turns) / LEAST_REPEATED
     if not are_people or named_lines < LEAST_NAMED_CUES * len(cue_lines):
@@ -300,15 +306,15 @@ def _lines_of_cues(lines: Sequence[str]) -> list[tuple[int, str]]:
     if len(cues) < LEAST_CUES:
         return []
     first_cue = min(cues)
-    words = []
+    cue_lines = []
     for number, line in enumerate(lines):
         is_number = number + 1 in cues and _CUE_NUMBER.match(line)
         if number < first_cue or number in cues or is_number or line.startswith(_NOTES):
             continue
         spoken = _TAG.sub("", _VOICE.sub(r"\g<name>: ", line)).strip()
         if spoken:
-            words.append((number + 1, spoken))
-    return words
+            cue_lines.append((number + 1, spoken))
+    return cue_lines
 
 
 @cache

@@ -14,10 +14,10 @@ _MARKS = "\ufeff \t\r\n"
 def are_clippings(lines: Sequence[str]) -> bool:
     """Whether a text begins with clippings. lines: of its beginning, or all."""
     clippings = list(_clippings_in(lines))
-    heads = [lines for _, lines in clippings if len(lines) >= LINES_OF_HEAD]
-    if len(heads) < LEAST_CLIPPINGS or len(heads) < len(clippings):
-        return False
-    return all(second.strip(_MARKS).startswith("- ") for _, second, *_ in heads)
+    for _, clipping in clippings:
+        if len(clipping) < LINES_OF_HEAD or not clipping[1].strip(_MARKS).startswith("- "):
+            return False
+    return len(clippings) >= LEAST_CLIPPINGS
 
 
 def texts_of_clippings(lines: Iterable[str]) -> Iterator[tuple[int, str]]:

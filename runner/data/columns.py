@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from runner.data.column_names import TABLES
 from runner.data.quizzes import LETTERED, RIGHT, RIGHT_NAMES, quiz_of, series_of_options
 from runner.recipe.templates import text_of_steps, value_at
-from runner.tools import packaged
 
-TABLES = packaged.toml(__file__, "columns.toml")
 QUESTION_NAMES: list[str] = TABLES["question"]
 ANSWER_NAMES: list[str] = TABLES["answer"]
 # Of an answer, if no column has one of those.
@@ -113,10 +112,10 @@ def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> L
 
 def _answered_with(answer: str, names: Sequence[str]) -> str:
     """The template of an answer; of a recipe for cooking, with its ingredients."""
-    by_name = {_lower(name): name for name in reversed(names)}
     for ingredients, steps in TOGETHER:
-        if _lower(answer) == steps and ingredients in by_name:
-            return f"[{by_name[ingredients]}]\n\n[{answer}]"
+        for name in names:
+            if _lower(answer) == steps and _lower(name) == ingredients:
+                return f"[{name}]\n\n[{answer}]"
     return f"[{answer}]"
 
 
@@ -125,12 +124,15 @@ def further_pair(
 ) -> tuple[str, str] | None:
     """The columns of another question and its answer beside those that are used, such as those of
     another language; None without them. rows: a sample."""
-    others = [name for name in names if name not in used]
-    sample = list(rows)
-    if not asks_and_answers_in_words(others):
+    unused = [name for name in names if name not in used]
+    if not asks_and_answers_in_words(unused):
         return None
-    columns = [facts_of(name, sample) for name in others]
-    texts = [column for column in columns if column.holds_text and not column.is_kind]
+    sample = list(rows)
+    texts = []
+    for name in unused:
+        facts = facts_of(name, sample)
+        if facts.holds_text and not facts.is_kind:
+            texts.append(facts)
     question = named(texts, QUESTION_NAMES)
     answer = named([column for column in texts if column != question], ANSWER_NAMES)
     if question is None or answer is None:
@@ -147,8 +149,13 @@ def _pair_of_quiz(
     if quiz:
         used.update((*quiz.options, quiz.labels, quiz.right))
     other_names = [name for name in names if name not in used]
-    columns = [facts_of(name, sample) for name in other_names]
-    texts = [column for column in columns if column.holds_text]
+    columns = []
+    texts = []
+    for name in other_names:
+        facts = facts_of(name, sample)
+        columns.append(facts)
+        if facts.holds_text:
+            texts.append(facts)
     question = named(columns, QUESTION_NAMES) or _asking(texts) or _longest(texts)
     if question is None:
         return None
@@ -190,8 +197,8 @@ class Rivals(NamedTuple):
     two, with 1 for a better first and for a better second one. options: the answers by their
     marks."""
 
-    first: str
-    second: str
+    first_answer: str
+    second_answer: str
     judge: str
     flags: tuple[str, ...]
     options: Mapping[str, str]
@@ -199,7 +206,7 @@ class Rivals(NamedTuple):
     def place(self, verdict: object) -> int | None:
         """The better answer of a verdict, 0 or 1; None for neither."""
         written = str(verdict or "").strip()
-        answers = [self.first, self.second]
+        answers = [self.first_answer, self.second_answer]
         if written in answers:
             return answers.index(written)
         mark = _words_of(written)[-1].upper()
@@ -216,13 +223,16 @@ def rival_answers(names: Sequence[str], sample: Sequence[Mapping[str, object]]) 
         are_answers = all(_is_named(name, ANSWER_NAMES) for name in answers)
         if len(answers) != MOST_RIVALS or not are_answers:
             continue
-        others = [name for name in names if name not in (*answers, *RIGHT_NAMES)]
-        for name in others:
+        flags = []
+        for name in names:
+            if name in answers or name in RIGHT_NAMES:
+                continue
             if _judges(name, options, sample):
                 return Rivals(answers[0], answers[1], name, (), options)
-        flags = tuple(name for name in others if _is_flag(name, options))
+            if _is_flag(name, options):
+                flags.append(name)
         if len(flags) == MOST_RIVALS:
-            return Rivals(answers[0], answers[1], "", flags, options)
+            return Rivals(answers[0], answers[1], "", tuple(flags), options)
     return None
 
 
@@ -238,8 +248,8 @@ def _judges(name: str, options: Mapping[str, str], sample: Sequence[Mapping[str,
 
 def _is_flag(name: str, options: Mapping[str, str]) -> bool:
     """Whether a column says of one answer whether it is better: `winner_model_a`."""
-    words = _words_of(name)
-    return words[0] == "winner" and words[-1].upper() in options
+    name_words = _words_of(name)
+    return name_words[0] == "winner" and name_words[-1].upper() in options
 
 
 def question_and_answer(
@@ -267,15 +277,20 @@ def _code_and_its_words(
     by_name = {_lower(name): name for name in reversed(names)}
     if not by_name.keys().isdisjoint((*QUESTION_NAMES, *ANSWER_NAMES)):
         return None
-    words = [by_name[name] for name in TABLES["code_words"] if name in by_name]
-    code = [by_name[name] for name in TABLES["code"] if name in by_name]
-    if not words or not code:
+    columns = []
+    for usual_names in (TABLES["code_words"], TABLES["code"]):
+        for usual_name in usual_names:
+            if usual_name in by_name:
+                columns.append(by_name[usual_name])
+                break
+    if len(columns) < 2:
         return None
-    facts = facts_of(code[0], sample)
+    documentation, code = columns
+    facts = facts_of(code, sample)
     # The code of an article is no program.
     if not facts.holds_text or facts.mean_characters <= MOST_KIND_CHARACTERS:
         return None
-    return words[0], code[0]
+    return documentation, code
 
 
 def _of_filled_columns(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import cycle
 from typing import Any, NamedTuple
 
-from runner.data.html_text import text_of_html
+from runner.data import helpdesk
 from runner.recipe.templates import FORMS
 
 MESSAGES = "messages"
@@ -55,38 +55,8 @@ _HUMAN = re.compile(r"\s*(### ?)?Human: ")
 _SPEAKER = re.compile(r"(?:\n\n|\s*### ?)(Human|Assistant): ?")
 
 LEAST_TURNS = 2
-# Of a request: the fields with who asks, the fields of a message on it with who wrote it and with
-# its words, and the request's own words above these messages; the likeliest first.
-_REQUESTERS = (
-    *("requester_id", "requester", "customer_id", "customer", "reporter", "caller", "caller_id"),
-    *("contact_id", "contact", "client_id", "client", "end_user", "submitter_id"),
-)
-_WRITERS = ("author_id", "author", "sender_id", "sender", "from", "user_id", "user", "created_by")
-_WORDS_OF_MESSAGES = ("body_text", "body", "text", "content", "message", "comment", "plain_body")
-_SUBJECTS = ("subject", "title", "summary", "short_description")
-_OPENINGS = ("description_text", "description", "body", "question")
-# Of a person that is an object, the field that says who it is.
-_IDENTITIES = ("id", "accountId", "login", "email", "name", "username", "display_name")
-# Fields of a message with the kind of person who wrote it, and what these kinds are.
-_KINDS_OF_WRITERS = ("author_type", "authorType", "sender_type", "senderType", "role")
-_ROLES_OF_KINDS = {
-    **dict.fromkeys(("user", "customer", "client", "lead", "contact", "visitor"), "user"),
-    **dict.fromkeys(("end-user", "end_user", "requester", "guest", "patient"), "user"),
-    **dict.fromkeys(("admin", "agent", "staff", "operator", "support", "team"), "assistant"),
-    **dict.fromkeys(("bot", "teammate", "employee"), "assistant"),
-}
-# Of an issue, whose author asks, and of those whose words answer there.
-_MARKS_OF_ISSUES = ("author_association", "authorAssociation", "state", "number", "iid")
-_MAINTAINERS = ("OWNER", "MEMBER", "COLLABORATOR", "CONTRIBUTOR")
-# What ends a line in Atlassian's documents.
-_BLOCKS_OF_DOCUMENTS = ("paragraph", "heading", "codeBlock", "hardBreak")
 # How a cell with an object or a list of objects begins.
 _BEGINNINGS_OF_JSON = ('{"', "[{", "{'", "[[{", "{\n", "[\n")
-# Fields of a message that say by true or false that colleagues alone see it, that everybody does,
-# or that it came in.
-_PRIVATE = ("private", "is_private", "internal", "is_internal")
-_PUBLIC = ("public", "is_public", "jsdPublic")
-_INCOMING = ("incoming", "is_incoming", "inbound")
 
 Turns = list[dict[str, Any]]
 
@@ -119,9 +89,10 @@ def with_messages(row: object) -> Any:
         # Prompts without answers are for rewards.
         if any(turn["role"] == "assistant" for turn in logged):
             return {**row, MESSAGES: logged}
-    request = _turns_of_request(parsed)
+    request = helpdesk.request_in(parsed)
     if request:
-        return {**row, MESSAGES: request}
+        turns = FoundTurns(request.turns, [request.path], request.notes)
+        return {**row, MESSAGES: turns}
     for name in _TALKS:
         texts = row.get(name)
         if isinstance(texts, list) and len(texts) > 1 and _are_texts(texts):
@@ -146,7 +117,7 @@ def _turns_with_response(path: Sequence[str], objects: Sequence[Any]) -> FoundTu
     return FoundTurns(turns, fields)
 
 
-def _with_json_read(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_json_read(row: Mapping[str, object]) -> Mapping[str, object]:
     """A row whose cells with objects of JSON, as a table has them, are these objects."""
     values = {}
     for name, value in row.items():
@@ -166,159 +137,6 @@ def _object_in(text: str) -> object:
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(text)
     return value if isinstance(value, dict | list) else None
-
-
-def _turns_of_request(row: Mapping[str, Any]) -> FoundTurns | None:
-    """The turns of a request and of the messages on it, such as a ticket's comments: who asks is
-    the user, and the others answer. None for another row, or without an answer."""
-    fields = row.get("fields")
-    request = fields if isinstance(fields, dict) else row  # Jira's
-    source = request.get("source")
-    if isinstance(source, dict) and source.get("author"):
-        request = {**request, **source}  # Intercom's
-    requester = next((_identity(request[field]) for field in _REQUESTERS if request.get(field)), "")
-    if not requester and _is_issue(request):
-        requester = _writer_of(request)
-    for path, entries in _lists_of_messages(request):
-        turns = _turns_of_messages(request, entries, requester)
-        if turns:
-            home = "fields." if request is fields else ""
-            return FoundTurns(turns, [f"{home}{path}"], sum(map(_is_private, entries)))
-    return None
-
-
-def _is_issue(request: Mapping[str, Any]) -> bool:
-    """Whether a request is an issue of GitHub or GitLab, or a conversation, whose author asks."""
-    return not request.keys().isdisjoint(_MARKS_OF_ISSUES)
-
-
-def _lists_of_messages(request: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
-    """The lists of objects in a request, with their paths."""
-    for name, value in request.items():
-        if isinstance(value, list) and _are_objects(value):
-            yield name, value
-        elif isinstance(value, dict):
-            for inner_name, inner_value in value.items():
-                if isinstance(inner_value, list) and _are_objects(inner_value):
-                    yield f"{name}.{inner_name}", inner_value
-
-
-def _are_objects(values: Sequence[object]) -> bool:
-    return bool(values) and all(isinstance(value, dict) for value in values)
-
-
-def _turns_of_messages(
-    request: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], requester: str
-) -> Turns:
-    """The turns of a list of messages on a request, with its own words before them; none for
-    another list, or without an answer. requester: who asks, or empty if the messages say it."""
-    turns = Turns()
-    for entry in entries:
-        role = _role_in_request(entry, requester)
-        if not role or entry.keys().isdisjoint(_WORDS_OF_MESSAGES):
-            return []
-        text = _plain_words(entry, _WORDS_OF_MESSAGES)
-        if text and not _is_private(entry):
-            turns.append({"role": role, "content": text})
-    if not any(turn["role"] == "assistant" for turn in turns):
-        return []
-    _add_opening(request, turns)
-    if turns[0]["role"] != "user":
-        return []
-    return turns
-
-
-def _plain_words(entry: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """The first words in some fields, without the marks of HTML or of a document of Atlassian."""
-    for field in fields:
-        value = entry.get(field)
-        if isinstance(value, str):
-            return text_of_html(value).strip()
-        if isinstance(value, dict) and value.get("type") == "doc":
-            return _words_of_document(value).strip()
-    return ""
-
-
-def _words_of_document(node: Mapping[str, Any]) -> str:
-    """The words of a document of Atlassian; each block ends its line."""
-    text = str(node.get("text") or "")
-    for inner in node.get("content") or ():
-        if isinstance(inner, dict):
-            text += _words_of_document(inner)
-    if node.get("type") in _BLOCKS_OF_DOCUMENTS:
-        return f"{text}\n"
-    return text
-
-
-def _add_opening(row: Mapping[str, object], turns: Turns) -> None:
-    """Puts a request's own words before the messages on it, and its subject before the first
-    words."""
-    opening = _plain_words(row, _OPENINGS)
-    if opening and all(opening != turn["content"] for turn in turns):
-        turns.insert(0, {"role": "user", "content": opening})
-    subject = (_first_text(row, _SUBJECTS) or "").strip()
-    first = turns[0]
-    if first["role"] == "user" and subject and subject not in first["content"]:
-        first["content"] = f"{subject}\n\n{first['content']}"
-
-
-def _role_in_request(entry: Mapping[str, Any], requester: str) -> str:
-    """The role of who wrote a message on a request; empty if it is no such message."""
-    for field in _INCOMING:
-        if isinstance(entry.get(field), bool):
-            return "user" if entry[field] else "assistant"
-    role = _role_of_kind(entry)
-    if role:
-        return role
-    writer = _writer_of(entry)
-    if not writer or not requester:
-        return ""
-    if writer == requester:
-        return "user"
-    # On an issue, other people ask too.
-    association = entry.get("author_association") or entry.get("authorAssociation")
-    return "assistant" if association in (None, *_MAINTAINERS) else "user"
-
-
-def _role_of_kind(entry: Mapping[str, Any]) -> str:
-    """The role of a message that says what kind of person wrote it; empty for another message."""
-    kinds = [entry.get(field) for field in _KINDS_OF_WRITERS]
-    for field in _WRITERS:
-        writer = entry.get(field)
-        if isinstance(writer, dict):
-            kinds += [writer.get("type"), writer.get("role")]
-    for kind in kinds:
-        if isinstance(kind, str) and kind.strip().lower() in _ROLES_OF_KINDS:
-            return _ROLES_OF_KINDS[kind.strip().lower()]
-    return ""
-
-
-def _writer_of(entry: Mapping[str, Any]) -> str:
-    return next((_identity(entry[field]) for field in _WRITERS if entry.get(field)), "")
-
-
-def _is_private(entry: Mapping[str, object]) -> bool:
-    """Whether only colleagues see a message."""
-    is_hidden = any(entry.get(field) is True for field in _PRIVATE)
-    return is_hidden or any(entry.get(field) is False for field in _PUBLIC)
-
-
-def _identity(person: object) -> str:
-    """Who a person is, of an identifier, a name or an object with one; empty for anything else."""
-    if isinstance(person, dict):
-        person = next((person[field] for field in _IDENTITIES if person.get(field)), None)
-    if isinstance(person, str | int):
-        return str(person)
-    return ""
-
-
-def _first_text(row: Mapping[str, object], fields: Sequence[str]) -> str | None:
-    """The first of some fields that is a text."""
-    for field in fields:
-        text = row.get(field)
-        if isinstance(text, str):
-            return text
-    return None
 
 
 def _with_transcripts_as_turns(row: Mapping[str, object]) -> dict[str, Any]:

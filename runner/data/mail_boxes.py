@@ -1,24 +1,26 @@
 """Mails in files: `.mbox`, as Thunderbird, Google and Apple write a folder of mails, and `.eml`. A
 reply that quotes the mail it answers is a row."""
 
-import mailbox
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
-from email import message_from_bytes, policy
-from email.message import EmailMessage
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.data.html_text import text_of_html
-from runner.data.mail_quotes import mail_of, without_reply_mark
+from runner.data.mail_quotes import mail_of, question_of
 from runner.data.row_files import FilePart, Numbered, RowFile, Unreadable
 from runner.tools.files import once_per_file
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
 
 COLUMNS = ("question", "answer")
 ENDINGS = (".mbox", ".eml")
 
 
 class MailBox(RowFile):
-    """The replies of a file of mails, each with the number of its mail."""
+    """The replies in a file of mails, each with the number of its mail."""
 
     def columns(self, file: Path) -> list[str]:
         if not holds_replies(file):
@@ -37,7 +39,7 @@ def holds_replies(file: Path) -> bool:
     return counts_of(file).replies > 0
 
 
-class Counts(NamedTuple):
+class MailCounts(NamedTuple):
     """The mails of a file, and those that quote the mail they answer."""
 
     mails: int
@@ -45,19 +47,21 @@ class Counts(NamedTuple):
 
 
 @once_per_file
-def counts_of(file: Path) -> Counts:
+def counts_of(file: Path) -> MailCounts:
     mails = 0
     replies = 0
     for mail in _mails_in(file):
         mails += 1
         replies += all(_reply_of(mail))
-    return Counts(mails, replies)
+    return MailCounts(mails, replies)
 
 
 def _mails_in(file: Path) -> Iterable[EmailMessage]:
     if file.suffix.lower() == ".eml":
         yield _mail_of(file.read_bytes())
         return
+    import mailbox  # few checks read mails
+
     box = mailbox.mbox(file, create=False)
     try:
         for key in box.iterkeys():
@@ -67,9 +71,9 @@ def _mails_in(file: Path) -> Iterable[EmailMessage]:
 
 
 def _mail_of(content: bytes) -> EmailMessage:
-    mail = message_from_bytes(content, policy=policy.default)
-    assert isinstance(mail, EmailMessage)
-    return mail
+    from email import message_from_bytes, policy
+
+    return message_from_bytes(content, policy=policy.default)
 
 
 def _reply_of(mail: EmailMessage) -> tuple[str, str]:
@@ -77,12 +81,13 @@ def _reply_of(mail: EmailMessage) -> tuple[str, str]:
     for a mail that is not written as the standard says."""
     try:
         body = mail.get_body(("plain", "html"))
-        text = body.get_content() if body else ""
+        text = ""
+        if body:
+            text = body.get_content()
         subject = str(mail.get("Subject", ""))
     except (LookupError, ValueError, AttributeError, IndexError):
         return "", ""  # an unknown encoding, or a broken head
     parts = mail_of(text_of_html(str(text)))
     if not parts.quoted:
         return "", ""
-    title = without_reply_mark(subject)
-    return "\n\n".join(part for part in (title, parts.quoted) if part), parts.reply
+    return question_of(subject, parts), parts.reply

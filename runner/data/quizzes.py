@@ -8,32 +8,32 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.data.column_names import TABLES
 from runner.recipe.templates import value_at
-from runner.tools import packaged
 
-_TABLES = packaged.toml(__file__, "columns.toml")
 # Of the column that says which of the options is right, and of a list of options.
-RIGHT_NAMES: list[str] = _TABLES["right"]
-OPTION_NAMES: list[str] = _TABLES["options"]
+RIGHT_NAMES: list[str] = TABLES["right"]
+OPTION_NAMES: list[str] = TABLES["options"]
 # The columns that a quiz's rows get: its options with letters, and the right ones of them.
-LETTERED, RIGHT = "lettered options", "right option"
+LETTERED = "lettered options"
+RIGHT = "right option"
 LETTERS = "ABCDEFGHIJKLMNOP"
 # Of the rows of a quiz, those whose right option is one of theirs.
 LEAST_RIGHT = 0.9
 # A quiz has at least this many options that are filled.
 LEAST_OPTIONS = 2
 # The name of an option: `A`, `option_b`, `choiceC`, `opd`, `ending0`, `Answer 1 (short)`.
-_OPTION = re.compile(
+_OPTION = (
     r"(?P<series>|.*[\s_.(-]|.*[^\W\d_](?=\d)|.*[a-z](?=[A-H])|(?:op|opt|option|choice)(?=[a-h]$))"
-    r"(?P<mark>[A-Ha-h]|[0-8])(?P<rest>\W.*|)"
+    r"(?P<mark>[A-Ha-h]|[0-8])(?P<end>\W.*|)"
 )
 # The orders of marks in the names of options.
 _SERIES = ("ABCDEFGH", "12345678", "01234567")
-_BETWEEN_OPTIONS = re.compile(r"\s*[,;&/+]\s*|\s+and\s+|\s+")
+_BETWEEN_OPTIONS = r"\s*[,;&/+]\s*|\s+and\s+|\s+"
 # A mark with the words of its option behind it.
-_MARK_AND_WORDS = re.compile(r"\s*\(?(?P<mark>[A-Ha-h]|\d)[).:]\s*[^\W_]")
+_MARK_AND_WORDS = r"\s*\(?(?P<mark>[A-Ha-h]|\d)[).:]\s*[^\W_]"
 # Two texts without a comma, as numpy prints a list; Python would join them.
-_WITHOUT_COMMA = re.compile(r"['\"]\s+['\"]")
+_WITHOUT_COMMA = r"['\"]\s+['\"]"
 
 Row = Mapping[str, object]
 # The places of the right options among those of a row; none if it does not say which.
@@ -57,22 +57,26 @@ class Quiz:
         if self.places is _by_flags and len(labels) == len(options):
             # The right one is often first there, and a model would only learn to answer A.
             options, labels = _sorted(options, labels)
-        lines = []
-        for letter, option in zip(LETTERS, options, strict=False):
-            lines.append(f"{letter}) {option}")
         places = self.places(_value(row, self.right), options, labels)
-        right_lines = [lines[place] for place in places if place < len(lines)]
         filled_lines = []
-        for line, option in zip(lines, options, strict=False):
+        right_lines = []
+        for place, (letter, option) in enumerate(zip(LETTERS, options, strict=False)):
+            line = f"{letter}) {option}"
             if option:
                 filled_lines.append(line)
+            if place in places:
+                right_lines.append(line)
         return "\n".join(filled_lines), "\n".join(right_lines)
 
 
 def _sorted(options: Sequence[str], flags: Sequence[Any]) -> tuple[list[str], list[Any]]:
     """Options with their flags, in alphabetical order."""
-    pairs = sorted(zip(options, flags, strict=True), key=lambda pair: pair[0].casefold())
-    return [option for option, _ in pairs], [flag for _, flag in pairs]
+    flag_of_option = dict(zip(options, flags, strict=True))
+    sorted_options = sorted(flag_of_option, key=str.casefold)
+    sorted_flags = []
+    for option in sorted_options:
+        sorted_flags.append(flag_of_option[option])
+    return sorted_options, sorted_flags
 
 
 def options_of(row: Row, columns: Sequence[str]) -> list[str]:
@@ -83,7 +87,10 @@ def options_of(row: Row, columns: Sequence[str]) -> list[str]:
         values = [_value(row, column) for column in columns]
     options = []
     for value in values:
-        options.append("" if value is None else str(value).strip())
+        if value is None:
+            options.append("")
+        else:
+            options.append(str(value).strip())
     return options
 
 
@@ -97,7 +104,7 @@ def list_in(value: object) -> list[Any]:
     try:
         entries = json.loads(value)
     except (ValueError, RecursionError):
-        if not _WITHOUT_COMMA.search(value):
+        if not re.search(_WITHOUT_COMMA, value):
             entries = _literal(value)
     return entries if isinstance(entries, list) else []
 
@@ -118,10 +125,8 @@ def quiz_of(names: Sequence[str], sample: Sequence[Row]) -> Quiz | None:
         if quiz:
             return quiz
     for column in names:
-        if all(len(options_of(row, [column])) < LEAST_OPTIONS for row in sample):
-            continue
         filled_rows = _rows_with_options(sample, [column])
-        if LEAST_RIGHT * len(sample) > len(filled_rows):
+        if not filled_rows or len(filled_rows) < LEAST_RIGHT * len(sample):
             continue
         labels = _labels_of(column, names, filled_rows)
         quiz = _with_right_column(names, [column], labels, filled_rows, first_number=False)
@@ -135,9 +140,9 @@ def series_of_options(names: Sequence[str]) -> Iterator[dict[str, str]]:
     marks."""
     all_series: dict[str, dict[str, str]] = {}
     for name in names:
-        option = _OPTION.fullmatch(name.strip())
+        option = re.fullmatch(_OPTION, name.strip())
         if option:
-            series = all_series.setdefault((option["series"] + option["rest"]).lower(), {})
+            series = all_series.setdefault((option["series"] + option["end"]).lower(), {})
             series.setdefault(option["mark"].upper(), name)
     for series in all_series.values():
         marks = "".join(series)
@@ -149,7 +154,7 @@ def _rows_with_options(sample: Sequence[Row], columns: Sequence[str]) -> list[Ro
     """The rows with options; the empty ones of a template may have numbers."""
     filled_rows = []
     for row in sample:
-        filled_options = [option for option in options_of(row, columns) if option]
+        filled_options = list(filter(None, options_of(row, columns)))
         if len(filled_options) >= LEAST_OPTIONS and _are_texts(row, columns):
             filled_rows.append(row)
     return filled_rows
@@ -192,15 +197,19 @@ def _with_right_column(
         return None
     if labels and _share_right(Quiz(columns, labels, labels, _by_flags), sample):
         return Quiz(columns, labels, labels, _by_flags)
-    others = {name.rpartition(".")[2].lower(): name for name in names if name not in columns}
-    usual = [others[name] for name in RIGHT_NAMES if name in others]
-    longer = [name for name in others.values() if _is_called_right(name)]
-    is_list = len(columns) == 1
-    are_called_options = not is_list or _is_called(columns[0], OPTION_NAMES)
-    for column in dict.fromkeys((*usual, *longer, *others.values())):
-        if column == labels:
-            continue
-        is_usual = column in usual or column in longer
+    used = (*columns, labels)
+    other_columns = {}
+    for name in names:
+        if name not in used:
+            other_columns[name.rpartition(".")[2].lower()] = name
+    usual = []
+    for name in RIGHT_NAMES:
+        if name in other_columns:
+            usual.append(other_columns[name])
+    usual += filter(_is_called_right, other_columns.values())
+    are_called_options = len(columns) > 1 or _is_called(columns[0], OPTION_NAMES)
+    for column in dict.fromkeys((*usual, *other_columns.values())):
+        is_usual = column in usual
         for places in _ways_to_mark(column, columns, sample, first_number):
             if places in (_from_0, _from_1) and not is_usual:
                 continue
@@ -216,26 +225,35 @@ def _ways_to_mark(
     column: str, columns: Sequence[str], sample: Sequence[Row], first_number: bool
 ) -> list[Places]:
     """How a column may say which option is right, the surest first."""
-    values = [_value(row, column) for row in sample]
-    ways: list[Places] = [_by_labels, _by_letters]
-    numbers = {str(value).strip() for value in values}
-    counts = {str(len(options_of(row, columns))) for row in sample}
-    counts_from_1 = "0" not in numbers and not first_number
-    counts_from_1 = counts_from_1 and (len(columns) > 1 or not numbers.isdisjoint(counts))
-    by_number = _from_1 if counts_from_1 else _from_0
-    if all(isinstance(value, int) for value in values):
-        return [*ways, by_number, _by_texts]
-    return [*ways, _by_texts, by_number]
+    numbers = set[str]()
+    counts = set[str]()
+    are_numbers = True
+    for row in sample:
+        value = _value(row, column)
+        are_numbers &= isinstance(value, int)
+        numbers.add(str(value).strip())
+        counts.add(str(len(options_of(row, columns))))
+    by_number = _from_1
+    if "0" in numbers or first_number:
+        by_number = _from_0
+    elif len(columns) == 1 and numbers.isdisjoint(counts):
+        by_number = _from_0  # no number is that of the last option
+    if are_numbers:
+        return [_by_labels, _by_letters, by_number, _by_texts]
+    return [_by_labels, _by_letters, _by_texts, by_number]
 
 
 def _share_right(quiz: Quiz, sample: Sequence[Row]) -> bool:
-    right_rows = sum(bool(quiz.lettered(row)[1]) for row in sample)
+    right_rows = 0
+    for row in sample:
+        _, right_options = quiz.lettered(row)
+        right_rows += bool(right_options)
     return right_rows >= LEAST_RIGHT * len(sample)
 
 
 def _is_called(name: str, usual_names: Collection[str]) -> bool:
-    words = re.split(r"[\W_\d]+", name.lower())
-    return not set(words).isdisjoint(usual_names)
+    name_words = re.split(r"[\W_\d]+", name.lower())
+    return not set(name_words).isdisjoint(usual_names)
 
 
 def _is_called_right(name: str) -> bool:
@@ -255,7 +273,10 @@ def _by_flags(_right: object, options: Sequence[str], flags: Sequence[str]) -> l
 
 def _by_labels(right: object, options: Sequence[str], labels: Sequence[str]) -> list[int]:
     """By what an option of a list is called."""
-    return [place for place, label in enumerate(labels) if right is not None and label == right]
+    for place, label in enumerate(labels):
+        if label == right:
+            return [place]
+    return []
 
 
 def _by_letters(right: object, options: Sequence[str], _labels: Sequence[str]) -> list[int]:
@@ -263,21 +284,23 @@ def _by_letters(right: object, options: Sequence[str], _labels: Sequence[str]) -
 
 
 def _from_0(right: object, options: Sequence[str], _labels: Sequence[str]) -> list[int]:
-    return _marked(right, [str(number) for number in range(len(options))])
+    return _marked(right, list(map(str, range(len(options)))))
 
 
 def _from_1(right: object, options: Sequence[str], _labels: Sequence[str]) -> list[int]:
-    return _marked(right, [str(number) for number in range(1, len(options) + 1)])
+    return _marked(right, list(map(str, range(1, len(options) + 1))))
 
 
 def _marked(right: object, marks: Sequence[str]) -> list[int]:
     """The places of marks in a text such as `A` or `A, C`; none if another word is in it."""
     if right is None or isinstance(right, bool):
         return []
-    with_words = _MARK_AND_WORDS.match(str(right))
-    written = with_words["mark"] if with_words else str(right).strip()
+    with_words = re.match(_MARK_AND_WORDS, str(right))
+    written = str(right).strip()
+    if with_words:
+        written = with_words["mark"]
     places = []
-    for part in _BETWEEN_OPTIONS.split(written):
+    for part in re.split(_BETWEEN_OPTIONS, written):
         mark = part.strip("().").removesuffix(".0").upper()
         if mark not in marks:
             return []
@@ -287,8 +310,12 @@ def _marked(right: object, marks: Sequence[str]) -> list[int]:
 
 def _by_texts(right: object, options: Sequence[str], _labels: Sequence[str]) -> list[int]:
     """By the words of the option itself."""
-    text = "" if right is None else str(right).strip()
-    return [place for place, option in enumerate(options) if text and option == text][:1]
+    if right is None:
+        return []
+    text = str(right).strip()
+    if text not in options or not text:
+        return []
+    return [list(options).index(text)]
 
 
 def _value(row: Row, name: str) -> Any:

@@ -14,7 +14,7 @@ from runner.data.logged_turns import MESSAGES, FoundTurns, with_messages
 from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile
 from runner.data.row_lists import OF_FORMS, field_paths
 
-# The first rows of a file, which say what becomes of all of them.
+# The first rows of a file, by which all of them are changed.
 SAMPLED_ROWS = 50
 # The first of them, in which conversations are looked for.
 LOGGED_ROWS = 20
@@ -23,15 +23,14 @@ QUOTES_CUT = "The mails that its replies quote are cut out of them."
 
 
 class Change(NamedTuple):
-    """What becomes of each row of a file. fact: what a person may not expect of it; empty for
-    nothing."""
+    """How each row of a file is changed. fact: what a person may not expect; empty for nothing."""
 
-    of: Callable[[Mapping[str, Any]], Any]
+    of: Callable[[Mapping[str, object]], Any]
     fact: str = ""
 
 
 def change_of(sample: Sequence[object]) -> Change | None:
-    """What becomes of each row of a file; None if rows stay as they are. sample: its first rows."""
+    """How each row of a file is changed; None if rows stay as they are. sample: its first rows."""
     rows = [row for row in sample if isinstance(row, dict)]
     if _hold_turns(rows[:LOGGED_ROWS]):
         return Change(_with_turns)
@@ -48,7 +47,7 @@ def change_of(sample: Sequence[object]) -> Change | None:
     if quiz is None:
         return None
 
-    def with_letters(row: Mapping[str, Any]) -> dict[str, Any]:
+    def with_letters(row: Mapping[str, object]) -> dict[str, Any]:
         lettered, right = quiz.lettered(row)
         return {**row, quizzes.LETTERED: lettered, quizzes.RIGHT: right}
 
@@ -58,16 +57,17 @@ def change_of(sample: Sequence[object]) -> Change | None:
 def _of_mail(columns: Sequence[str], names: Sequence[str]) -> Change:
     """What cuts the quoted mails out of some columns, and makes questions of them."""
     by_name = {name.lower(): name for name in reversed(names)}
-    subject = next((by_name[name] for name in SUBJECT_NAMES if name in by_name), None)
+    subjects = [by_name[name] for name in SUBJECT_NAMES if name in by_name]
+    subject = subjects[0] if subjects else None
     asks_already = not by_name.keys().isdisjoint(QUESTION_NAMES)
 
-    def of_mail(row: Mapping[str, Any]) -> dict[str, Any]:
+    def of_mail(row: Mapping[str, object]) -> dict[str, Any]:
         return mail_quotes.with_question(row, columns, subject, asks_already)
 
     return Change(of_mail, QUOTES_CUT)
 
 
-def _hold_turns(rows: Sequence[Mapping[str, Any]]) -> bool:
+def _hold_turns(rows: Sequence[Mapping[str, object]]) -> bool:
     """Whether rows hold conversations that are no known form."""
     for row in rows:
         if with_messages(row) is not row:
@@ -77,8 +77,8 @@ def _hold_turns(rows: Sequence[Mapping[str, Any]]) -> bool:
     return False
 
 
-def _with_turns(row: Mapping[str, Any]) -> Any:
-    """A row of a log with its turns; without any if nobody answers in it."""
+def _with_turns(row: Mapping[str, object]) -> Any:
+    """A row of a log with its turns; without any if it has no answer."""
     changed = with_messages(row)
     if changed is row and MESSAGES not in row:
         return {**row, MESSAGES: FoundTurns([], [])}
@@ -90,7 +90,13 @@ def reshaped(rows: Sequence[Any]) -> list[Any]:
     change = change_of(rows[:SAMPLED_ROWS])
     if change is None:
         return list(rows)
-    return [change.of(row) if isinstance(row, dict) else row for row in rows]
+    changed_rows = []
+    for row in rows:
+        if isinstance(row, dict):
+            changed_rows.append(change.of(row))
+        else:
+            changed_rows.append(row)
+    return changed_rows
 
 
 class Reshaping(RowFile):
@@ -98,11 +104,13 @@ class Reshaping(RowFile):
 
     def columns(self, file: Path) -> list[str]:
         names = super().columns(file)
-        change, first = self._change(file)
+        change, first_row = self._change(file)
         if change is None:
             return names
-        new_names = [name for name in change.of(first) if name not in first and name not in names]
-        return [*names, *new_names]
+        for name in change.of(first_row):
+            if name not in first_row and name not in names:
+                names.append(name)
+        return names
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         file.stat()  # a missing file is reported as any other
@@ -118,12 +126,12 @@ class Reshaping(RowFile):
                 yield number, change.of(row)
 
     def fact(self, file: Path) -> str:
-        """What a person may not expect of what becomes of the rows; empty for nothing."""
+        """What a person may not expect of the changed rows; empty for nothing."""
         change, _ = self._change(file)
         return change.fact if change else ""
 
     def _change(self, file: Path) -> tuple[Change | None, DataRow]:
-        """What becomes of each row, and the first row."""
+        """How each row is changed, and the first row."""
         facts = file.stat()
         version = facts.st_ino, facts.st_mtime_ns, facts.st_size
         return _change_of_file(self, super().rows_of_beginning, super().rows, file, *version)
@@ -143,5 +151,6 @@ def _change_of_file(
         for _, row in islice(read(file), SAMPLED_ROWS):
             if not isinstance(row, Bad):
                 sample.append(row)
-    first: DataRow = sample[0] if sample else {}
-    return change_of(sample), first
+    if not sample:
+        return None, {}
+    return change_of(sample), sample[0]

@@ -106,8 +106,8 @@ def library(name: str, file_kind: str) -> Any:
 
 
 # What is before an object of a list in JSON, the first one and another.
-_BEFORE_OBJECT = re.compile(r"\s*\[\s*(?=\{)")
-_NEXT_OBJECT = re.compile(r"\s*,\s*(?=\{)")
+_BEFORE_OBJECT = r"\s*\[\s*(?=\{)"
+_NEXT_OBJECT = r"\s*,\s*(?=\{)"
 # The first bytes of a workbook: of Excel since 2007 and LibreOffice, and of Excel before.
 WORKBOOKS = {b"PK\x03\x04": ".xlsx", b"\xd0\xcf\x11\xe0": ".xls"}
 OF_WORKBOOKS = (".xlsx", ".xls", ".ods", ".xlsm", ".xlsb")
@@ -359,14 +359,14 @@ def _first_objects(text: str, most: int) -> list[DataRow]:
     """The first objects of a list in JSON, as far as its beginning goes; none without a list."""
     decoder = json.JSONDecoder()
     objects = list[DataRow]()
-    gap = _BEFORE_OBJECT.match(text)
+    gap = re.match(_BEFORE_OBJECT, text)
     while gap and len(objects) < most:
         try:
             row, end = decoder.raw_decode(text, gap.end())
         except (ValueError, RecursionError):
             break
         objects.append(row)
-        gap = _NEXT_OBJECT.match(text, end)
+        gap = re.compile(_NEXT_OBJECT).match(text, end)
     return objects
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner.data import quiz_texts
-from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, TABLES, question_and_answer
+from runner.data.column_names import TABLES
+from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, question_and_answer
 from runner.data.row_files import KEPT, NOT_UTF8, Bad, Numbered, is_encodable
 from runner.data.table_layout import CLOZE, cards_of_cloze, encoding_of
 from runner.tools.files import TEXTS, once_per_file
@@ -215,12 +216,16 @@ def _under_asking_headings(lines: Sequence[str]) -> list[TextPair]:
     if not levels:
         return []
     ((level, asking),) = levels.most_common(1)
-    of_level = [heading for heading in headings if heading.level == level]
-    if asking < LEAST_ASKING_HEADINGS * len(of_level):
+    questions = {}
+    ends = []
+    for heading in headings:
+        if heading.level <= level:
+            ends.append(heading.line)
+        if heading.level == level:
+            questions[heading.line] = heading.question
+    if asking < LEAST_ASKING_HEADINGS * len(questions):
         return []
-    questions = {heading.line: heading.question for heading in of_level}
     pairs = []
-    ends = [heading.line for heading in headings if heading.level <= level]
     for begin, end in pairwise([*ends, len(lines)]):
         question = questions.get(begin)
         if question:

@@ -9,14 +9,19 @@ from runner.data.logged_turns import VERDICTS, words_of
 from runner.data.quizzes import list_in
 from runner.recipe.templates import value_at
 
-PROMPT, CHOSEN, REJECTED = "prompt", "chosen", "rejected"
+PROMPT = "prompt"
+CHOSEN = "chosen"
+REJECTED = "rejected"
 TIE = "rows without a better answer"
 SEVERAL_ANSWERS = "conversations with several answers, of which the verdict names none"
 # The columns of two conversations, of which another column says which one is better.
 TALKS = ("conversation_a", "conversation_b")
 WINNER = "winner"
+WINNERS = {"model_a": 0, "a": 0, "model_b": 1, "b": 1}
 # The columns of OpenAI's format for preferences.
-PREFERRED, OTHER, INPUT = "preferred_output", "non_preferred_output", "input"
+PREFERRED = "preferred_output"
+OTHER = "non_preferred_output"
+INPUT = "input"
 
 
 class LeftOut(str):
@@ -29,8 +34,8 @@ class Pair(NamedTuple):
 
 
 def change_of(
-    names: Sequence[str], sample: Sequence[Mapping[str, Any]]
-) -> Callable[[Mapping[str, Any]], dict[str, Any]] | None:
+    names: Sequence[str], sample: Sequence[Mapping[str, object]]
+) -> Callable[[Mapping[str, object]], dict[str, Any]] | None:
     """What makes preferences of rows; None for rows without a verdict."""
     if {CHOSEN, REJECTED} <= set(names):
         return None
@@ -41,17 +46,18 @@ def change_of(
     if rivals is None:
         return None
 
-    def of_rivals(row: Mapping[str, Any]) -> dict[str, Any]:
-        answers = Pair(*(_only_words(row[name]) for name in (rivals.first, rivals.second)))
-        question = {}
+    def of_rivals(row: Mapping[str, object]) -> dict[str, Any]:
+        first = _only_words(row[rivals.first_answer])
+        second = _only_words(row[rivals.second_answer])
+        changed = {**row, **_judged(Pair(first, second), _winner(row, rivals))}
         if PROMPT in row:
-            question = {PROMPT: _only_words(row[PROMPT])}
-        return {**row, **question, **_judged(answers, _winner(row, rivals))}
+            changed[PROMPT] = _only_words(row[PROMPT])
+        return changed
 
     return of_rivals
 
 
-def _winner(row: Mapping[str, Any], rivals: Rivals) -> int | None:
+def _winner(row: Mapping[str, object], rivals: Rivals) -> int | None:
     """Which answer of a row is better, 0 or 1; None for neither."""
     for place, judge in enumerate(rivals.flags):
         if str(row.get(judge)).strip().lower() in ("1", "1.0", "true"):
@@ -75,24 +81,29 @@ def _only_words(value: object) -> object:
     return value
 
 
-def _of_openai(row: Mapping[str, Any]) -> dict[str, Any]:
+def _of_openai(row: Mapping[str, object]) -> dict[str, Any]:
     """A row of OpenAI's preferences."""
-    asked = row[INPUT]
-    turns = asked.get("messages") if isinstance(asked, dict) else asked
-    answers = {CHOSEN: row[PREFERRED], REJECTED: row[OTHER]}
-    return {**row, PROMPT: turns, **answers}
+    turns = row[INPUT]
+    if isinstance(turns, dict):
+        turns = turns.get("messages")
+    changed = {**row, PROMPT: turns}
+    changed[CHOSEN] = row[PREFERRED]
+    changed[REJECTED] = row[OTHER]
+    return changed
 
 
-def _of_talks(row: Mapping[str, Any]) -> dict[str, Any]:
+def _of_talks(row: Mapping[str, object]) -> dict[str, Any]:
     """A row of two conversations that begin with the same question."""
-    talks = [list_in(row[name]) for name in TALKS]
-    if any(len(talk) < 2 for talk in talks):
+    first_talk, second_talk = (list_in(row[name]) for name in TALKS)
+    if not first_talk or not second_talk:
         return {**row, PROMPT: [], **_judged(Pair("", ""), None)}
-    prompts = [talk[:-1] for talk in talks]
-    if prompts[0] != prompts[1]:
-        several = dict.fromkeys((CHOSEN, REJECTED), LeftOut(SEVERAL_ANSWERS))
-        return {**row, PROMPT: prompts[0][:1], **several}
-    answers = Pair(*(words_of(talk[-1]) for talk in talks))
+    *prompt, first_turn = first_talk
+    *other_prompt, second_turn = second_talk
+    changed = {**row, PROMPT: prompt}
+    if prompt != other_prompt:
+        changed[CHOSEN] = LeftOut(SEVERAL_ANSWERS)
+        changed[REJECTED] = LeftOut(SEVERAL_ANSWERS)
+        return changed
+    answers = Pair(words_of(first_turn), words_of(second_turn))
     verdict = str(row[WINNER]).strip().lower()
-    winner = {"model_a": 0, "a": 0, "model_b": 1, "b": 1}.get(verdict)
-    return {**row, PROMPT: prompts[0], **_judged(answers, winner)}
+    return {**changed, **_judged(answers, WINNERS.get(verdict))}

@@ -2,7 +2,7 @@
 bracket."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -62,10 +62,20 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
 
 # Fields of an object that is a step of an instruction: its words, and what is beside them.
 _STEP_WORDS = ("text", "step", "instruction", "description")
-_BESIDE_STEPS = (*_STEP_WORDS, "name", "url", "image", "video", "id", "type", "position", "number")
+_FIELDS_OF_STEPS = (
+    *_STEP_WORDS,
+    "name",
+    "url",
+    "image",
+    "video",
+    "id",
+    "type",
+    "position",
+    "number",
+)
 
 
-def text_of_steps(entries: list[Any] | tuple[Any, ...]) -> str | None:
+def text_of_steps(entries: Sequence[object]) -> str | None:
     """The lines of a list of texts, or of steps that are objects with a text each, as recipes for
     cooking have them, maybe in sections; None for another list."""
     lines = []
@@ -81,7 +91,7 @@ def text_of_steps(entries: list[Any] | tuple[Any, ...]) -> str | None:
     return "\n".join(lines)
 
 
-def _text_of_step(step: Mapping[str, Any]) -> str | None:
+def _text_of_step(step: Mapping[str, object]) -> str | None:
     inner = step.get("itemListElement")
     if isinstance(inner, list):
         steps = text_of_steps(inner)
@@ -89,9 +99,13 @@ def _text_of_step(step: Mapping[str, Any]) -> str | None:
         if steps is not None and isinstance(name, str) and name:
             return f"{name}\n{steps}"
         return steps
-    if any(not name.startswith("@") and name not in _BESIDE_STEPS for name in step):
+    if any(not name.startswith("@") and name not in _FIELDS_OF_STEPS for name in step):
         return None
-    return next((step[name] for name in _STEP_WORDS if isinstance(step.get(name), str)), None)
+    for name in _STEP_WORDS:
+        text = step.get(name)
+        if isinstance(text, str):
+            return text
+    return None
 
 
 def text_of(value: object, column: str) -> str:
