@@ -1,7 +1,7 @@
 """Notes on the columns of questions and answers that no recipe reads: long texts that are not
 learned, and marks that a row is bad."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runner.data import columns
@@ -24,7 +24,7 @@ Row = Mapping[str, object]
 
 
 def unread_columns(
-    file: Path, names: Sequence[str], used: Sequence[str], sample: Sequence[Row]
+    file: Path, names: Sequence[str], used: Collection[str], sample: Sequence[Row]
 ) -> Iterator[tuple[str, str]]:
     """A message and a hint for each column that a person may miss. names: of the columns; used:
     those that the recipe names; sample: the first rows."""

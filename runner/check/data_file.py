@@ -15,6 +15,7 @@ from runner.data import (
     columns,
     conversation_formats,
     feeds,
+    mail_boxes,
     rows,
     spreadsheets,
     text_pairs,
@@ -22,12 +23,14 @@ from runner.data import (
 from runner.data.archives import unpacked
 from runner.data.html_text import text_of_html
 from runner.data.logged_turns import MESSAGES, FoundTurns
+from runner.data.reshaping import Reshaping
 from runner.data.row_files import (
     OTHER_ENDINGS,
     DataRow,
     Unreadable,
     ending_of,
     has_rules,
+    holds_clippings,
     is_no_text,
 )
 from runner.data.table_layout import (
@@ -41,6 +44,10 @@ from runner.recipe import templates
 from runner.tools.files import SUBTITLES, TEXTS, is_text_file, text_files
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
 
+FURTHER_HINT = "To learn these too, write two entries under `sets`, each with its `path`, `question` and `answer`."
+CLIPPINGS_READ = "Each of its clippings is a text, without its book and place."
+SUBTITLES_READ = "Its subtitles are read as one text, without their numbers and times."
+TALKS_HINT = "For a talk of two people with answers, write `Name: text` on each line."
 # A file with one of these is a recipe, or rows.
 RECIPES = {".json", *rows.YAML}
 # A recipe has none of these.
@@ -59,7 +66,6 @@ MAKES_RECIPE = "`recipe new` makes a recipe of it."
 ASKS_COLUMNS = (
     "`recipe new` makes a recipe of it, and asks which columns have the question and the answer."
 )
-RIVALS_HINT = "Write the better answers into a column `chosen`, and the worse ones into `rejected`. A model learns from these which answers people prefer."
 SHOWN_CHARACTERS = 60
 LEARNED_CHARACTERS = 120  # of a question, and of its answer
 # Apps whose exports are known, by the form of their rows.
@@ -114,6 +120,8 @@ def kind_of(file: Path) -> str:
     if rows.is_archive_of_texts(file) or feeds.is_feed(file):
         return "text"
     suffix = file.suffix.lower()
+    if suffix in SUBTITLES and not rows.without_rows(file):
+        return "text"
     if suffix in TEXTS and is_no_text(file):
         return ""
     if suffix in TEXTS and not text_pairs.holds_pairs(file) and not is_table(file):
@@ -188,7 +196,7 @@ def _described_rows(
 ) -> tuple[str, str]:
     """The columns of a file and what a model would learn of them, and the hint. form: of their
     conversations; sample: its first rows."""
-    turns = sample[0].get(MESSAGES) if sample else None
+    turns = next((row[MESSAGES] for row in sample if row.get(MESSAGES)), None)
     if isinstance(turns, FoundTurns):
         own_names = [name for name in names if name != MESSAGES or name in turns.fields]
     else:
@@ -199,7 +207,6 @@ def _described_rows(
         message = "This is a text of questions and answers, not a recipe."
     hint = MAKES_RECIPE
     pair = None
-    rivals = columns.rival_answers(names, sample)
     if not set(names) >= PREFERENCES:
         pair = columns.likely_pair(names, sample)
     if isinstance(turns, FoundTurns):
@@ -211,23 +218,25 @@ def _described_rows(
         if learned:
             question, answer = (shortened(text, SHOWN_CHARACTERS) for text in learned)
             message += f" A model would learn to answer “{question}” with “{answer}”."
+            used = [column for template in pair for column in templates.columns(template)]
+            further = columns.further_pair(names, used, sample)
+            if further:
+                message += f" {further_sentence(*further)}"
         else:
             message += " None of its first rows has a question and an answer."
             hint = "Compare its rows with its first line, and fix them."
     elif set(names) >= PREFERENCES:
         message += " They hold preferences: of each two answers, one is better."
-    elif rivals:
-        message += f" {rivals_sentence(*rivals)}"
-        hint = RIVALS_HINT
     else:
         message += " No two of them look like questions and their answers."
         hint = ASKS_COLUMNS
     return message, hint
 
 
-def rivals_sentence(first: str, second: str) -> str:
-    """What two columns of answers are, of which another column says which one is better."""
-    return f"Each question has two answers, `{first}` and `{second}`, and another column says which one is better."
+def further_sentence(question: str, answer: str) -> str:
+    """What the columns of another question and its answer are, such as those of another
+    language."""
+    return f"It has further questions and answers, in `{question}` and `{answer}`, not read."
 
 
 def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]:
@@ -240,6 +249,11 @@ def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]
     ending = ending_of(file)
     if ending in TEXT_TABLES and file.is_file():
         facts += _text_facts(file)
+    reader = rows.reader_of(file, sheet=sheet)
+    if isinstance(reader, Reshaping) and reader.fact(file):
+        facts.append((reader.fact(file), "A reply is learned without the mail that it answers."))
+    if ending in mail_boxes.ENDINGS:
+        facts += _mail_facts(mail_boxes.counts_of(file))
     unread_tables = [] if sheet else rows.unread(file)
     if unread_tables:
         tables, remedy = "files", "To read another one, write its path."
@@ -289,7 +303,7 @@ def text_facts(file: Path) -> list[tuple[str, str]]:
     if subtitles:
         count = len(subtitles)
         fact = f"It has {count:,} {plural('file', count)} of subtitles. Each is read as one text, without its numbers and times."
-        facts.append((fact, "For a talk with answers, write `Name: text` on each line."))
+        facts.append((fact, TALKS_HINT))
     return facts
 
 
@@ -298,6 +312,10 @@ def _division_facts(file: Path) -> list[tuple[str, str]]:
     paragraphs."""
     if not file.is_file() or not is_text_file(file):
         return []
+    if file.suffix.lower() in SUBTITLES:
+        return [(SUBTITLES_READ, TALKS_HINT)]
+    if holds_clippings(file):
+        return [(CLIPPINGS_READ, "To keep a title, write it into the text.")]
     texts = [row["text"] for row in rows.first(file, SAMPLED_ROWS, column="text")]
     if has_rules(file):
         fact = "Lines such as `* * *` or `---` separate its texts."
@@ -329,6 +347,14 @@ def encoding_facts(file: Path) -> list[tuple[str, str]]:
         return []
     fact = f"It is not in UTF-8, and is read as {encoding}, for example “{word}”."
     return [(fact, "If that word is wrong, save the file again, in UTF-8.")]
+
+
+def _mail_facts(counts: mail_boxes.MailCounts) -> list[tuple[str, str]]:
+    others = counts.mails - counts.replies
+    if not others:
+        return []
+    fact = f"Of its {counts.mails:,} mails, {others:,} quote no mail that they answer, and are left out."
+    return [(fact, "Only a reply that quotes has a question.")]
 
 
 def _text_facts(file: Path) -> list[tuple[str, str]]:

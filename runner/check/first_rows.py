@@ -97,9 +97,13 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         table = [row for _, row in numbered[:FIRST_ROWS] if not isinstance(row, row_files.Bad)]
         for setting, message, hint in _wrong_columns(data, file, names, table):
             yield recipe.note((*home, setting), message, hint)
-        templates = [data.get(setting) or "" for setting in sources.QUESTION_ANSWER]
-        if all(templates):
-            used = columns_of("".join(templates))
+        used = _used_columns(recipe, file)
+        further = columns.further_pair(names, used, table)
+        if further and data.get("question"):
+            message = data_file.further_sentence(*further)
+            yield recipe.note((*home, "question"), f"`{file}`: {message}", data_file.FURTHER_HINT)
+            used |= set(further)
+        if all(data.get(setting) for setting in sources.QUESTION_ANSWER):
             for message, hint in column_notes.unread_columns(file, names, used, table):
                 yield recipe.note((*home, "path"), message, hint, check="column-unread")
 
@@ -114,6 +118,16 @@ def _by_template(refusal: Problem, data: Settings, file: Path, template: str) ->
         return refusal
     hint = f"Write `chat_template: {OWN}`, if the model's own template writes such turns. Or leave these turns out of the file."
     return replace(refusal, hint=hint, mends=None, allows=("data.chat_template", OWN))
+
+
+def _used_columns(recipe: Recipe, file: Path) -> set[str]:
+    """The columns of a file that a recipe reads, in any of its data sets."""
+    used = set[str]()
+    for _, data, other in recipe.data_files():
+        if other == file:
+            for setting in sources.QUESTION_ANSWER:
+                used.update(columns_of(data.get(setting) or ""))
+    return used
 
 
 def how_it_is_read(recipe: Recipe) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from runner.data import chat_texts, text_pairs
 from runner.data.archives import is_packed, unpacked
 from runner.data.chat_exports import CHAT_COLUMN
 from runner.data.columns import SUBJECT_NAMES, asks_and_answers
+from runner.data.reshaping import Reshaping
 from runner.data.row_files import (
     FIRST_BYTES,
     KEPT,
@@ -41,7 +42,7 @@ from runner.data.row_files import (
 )
 from runner.data.table_layout import encoding_of, is_table, open_table
 from runner.tools import packaged
-from runner.tools.files import SUBTITLES, is_hidden, is_text_file, once_per_file, text_files
+from runner.tools.files import is_hidden, is_text_file, once_per_file, text_files
 from runner.tools.problem import Stop, plural
 
 # A longer pause begins a new conversation. An answer often comes the next morning, so a night is no
@@ -55,9 +56,11 @@ MOST_CHARACTERS = 4000
 MESSAGES_OF_A_PART = 10
 MOST_MESSAGES_OF_A_PART = 20
 CUT_WITHOUT_TIMES = f"Its messages have no times, so nothing shows where a conversation ends. Each {MESSAGES_OF_A_PART} of them are read as one."
+CUT_WHERE_ONE_ASKS = f"It is cut where `{{name}}` speaks, into parts of about {MESSAGES_OF_A_PART} turns. What a person says until the other one speaks is one turn."
 # Of the texts of a folder of chats, those that are chats; these many are looked at first.
 LEAST_CHATS_SHARE = 0.8
 SAMPLED_CHATS = 20
+PEOPLE_OF_A_TALK = 2
 # A cut leaves at least this share of the messages on both sides, so that no side is a scrap.
 LEAST_SIDE = 0.25
 # The lines of a text file by which it is recognised, and the share of them that must begin with a
@@ -79,6 +82,11 @@ _FIELDS: Mapping[str, Sequence[str]] = _WORDS["fields"]
 # Rows of a log that are messages, and the owner's name where an app leaves it out.
 LEAST_MESSAGES_SHARE = 0.8
 OWNER = "Me"
+# People of a table that says by true or false whether somebody wrote a message who answers.
+STAFF = {
+    **dict.fromkeys(("true", "1", "yes", "y", "t", "ja", "wahr"), "agent"),
+    **dict.fromkeys(("false", "0", "no", "n", "f", "nein", "falsch"), "customer"),
+}
 LEAST_OF_OWNER = 0.2
 _LONGEST_WORDS = max(map(len, _MEDIA | _NOTICES)) + 1
 # Marks of the direction of writing, which WhatsApp puts before its own words.
@@ -126,8 +134,9 @@ class ChatMessage(NamedTuple):
 class ChatContent:
     """title: the kind, with its article. rows: of the conversations, each with the line of its
     first message. speakers: how many messages each person has written, most first; followers: how
-    many of these follow another person's. cut: how its only conversation is cut, in words; empty if
-    the chat has several. unread: the files of a folder of chats that are none."""
+    many of these follow another person's; answerer: who answers, if that is known. cut: how its
+    only conversation is cut, in words; empty if the chat has several. unread: the files of a folder
+    of chats that are none."""
 
     title: str
     rows: tuple[Numbered, ...]
@@ -135,6 +144,7 @@ class ChatContent:
     followers: Mapping[str, int]
     cut: str = ""
     unread: tuple[str, ...] = ()
+    answerer: str = ""
 
     @property
     def likely_answerer(self) -> str:
@@ -143,6 +153,8 @@ class ChatContent:
         called = [name for name in self.speakers if name.strip().lower() in ANSWERERS]
         if len(called) == 1:
             return called[0]
+        if self.answerer:
+            return self.answerer
         return max(self.speakers, key=lambda name: self.followers.get(name, 0))
 
 
@@ -278,14 +290,14 @@ def _chat_of_several(file: Path) -> ChatContent | None:
 
 
 def _read_chat(file: Path, is_alone: bool) -> ChatContent | None:
-    if is_text_file(file) or file.suffix.lower() in SUBTITLES:
+    if is_text_file(file):
         if not is_text_chat(file):
             return None
         with file.open(encoding=encoding_of(file), errors=KEPT) as lines:
             text = lines.read()
         title, parts = _of_text(text, is_alone)
         chat = _made(title, parts.chats, is_encodable(text), is_alone)
-        return replace(chat, cut=parts.cut) if parts.cut else chat
+        return replace(chat, cut=parts.cut or chat.cut, answerer=parts.answerer)
     if ending_of(file) in OF_TABLES:
         return _chat_of_table(file, is_alone)
     if not _may_be_json_chat(file):
@@ -323,6 +335,8 @@ def _chat_of_table(file: Path, is_alone: bool) -> ChatContent | None:
         sender = row[columns.sender]
         if columns.has_owner and not sender:
             sender = OWNER
+        if columns.says_staff:
+            sender = STAFF.get(str(sender).strip().lower(), sender)
         message = _message(number, sender, text, seconds, has_media=False)
         if message.text:
             senders.add(message.sender)
@@ -335,13 +349,15 @@ def _chat_of_table(file: Path, is_alone: bool) -> ChatContent | None:
 
 class ChatColumns(NamedTuple):
     """The columns of a table of messages. times, conversations: in the order of the table; one of
-    them may be empty. has_owner: whether messages without a sender are the owner's."""
+    them may be empty. has_owner: whether messages without a sender are the owner's; says_staff:
+    whether the sender is true for somebody who answers."""
 
     sender: str
     message: str
     times: list[str]
     conversations: list[str]
     has_owner: bool
+    says_staff: bool
 
 
 def _chat_columns(file: Path) -> ChatColumns | None:
@@ -354,19 +370,24 @@ def _chat_columns(file: Path) -> ChatColumns | None:
         return None
     if header is None or header.is_made:
         return None
-    by_name = {name.lower(): name for name in reversed(header.names)}
+    by_name = {_plain_name(name): name for name in reversed(header.names)}
     usual_columns = _WORDS["columns"]
     sender = next((by_name[name] for name in usual_columns["sender"] if name in by_name), None)
     message = next((by_name[name] for name in usual_columns["message"] if name in by_name), None)
     times = [by_name[name] for name in by_name if name in usual_columns["time"]]
-    conversations = [name for name in header.names if name.lower() in _CONVERSATION_COLUMNS]
+    conversations = [name for name in header.names if _plain_name(name) in _CONVERSATION_COLUMNS]
     has_subject = not by_name.keys().isdisjoint((*SUBJECT_NAMES, "title"))
     is_other = asks_and_answers(header.names) or (has_subject and not conversations)
     if sender is None or message is None or is_other or not (times or conversations):
         return None
     times.sort(key=header.names.index)
     has_owner = _has_owner(file, header.names.index(sender))
-    return ChatColumns(sender, message, times, conversations, has_owner)
+    says_staff = _plain_name(sender) in usual_columns["staff"]
+    return ChatColumns(sender, message, times, conversations, has_owner, says_staff)
+
+
+def _plain_name(name: str) -> str:
+    return name.lower().replace("_", " ").strip()
 
 
 def _has_owner(file: Path, place: int) -> bool:
@@ -387,11 +408,15 @@ def is_text_chat(file: Path) -> bool:
             lines = content.read(HEAD_CHARACTERS).split("\n")
     except OSError:
         return False
-    lines = chat_texts.words_of_subtitles(lines) or lines
+    turns = chat_texts.turns_of_subtitles(lines)
+    if turns:
+        # What many people say has no answers.
+        return len({turn.name for turn in turns}) == PEOPLE_OF_A_TALK
+    if chat_texts.words_of_subtitles(lines):
+        return False
     first_lines = [line for line in lines if line.strip()][:FIRST_LINES]
-    if first_lines and _header_of(first_lines[0]):
-        senders = [_sender_of(header["rest"]) for header in map(_header_of, first_lines) if header]
-        return any(senders)
+    if _is_of_whatsapp(first_lines):
+        return True
     all_names = list[str]()
     for line in first_lines:
         named = _NAMED_LINE.match(line)
@@ -405,6 +430,15 @@ def is_text_chat(file: Path) -> bool:
     if is_named and are_people:
         return not text_pairs.holds_pairs(file)
     return bool(chat_texts.messages_of(lines))
+
+
+def _is_of_whatsapp(first_lines: Sequence[str]) -> bool:
+    """Whether a text begins as an export of WhatsApp or Signal: with a time, and then a name behind
+    some times."""
+    if not first_lines or not _header_of(first_lines[0]):
+        return False
+    headers = filter(None, map(_header_of, first_lines))
+    return any(_sender_of(header["rest"]) for header in headers)
 
 
 def _without_head(names: Sequence[str]) -> Sequence[str]:
@@ -452,7 +486,7 @@ def _may_be_json_chat(file: Path) -> bool:
 OF_LINES = ".jsonl"
 
 
-class TextFile(Table):
+class TextFile(Reshaping, Table):
     """A text file with questions and answers, or a chat, of which one conversation is a row, or
     else a table."""
 
@@ -505,15 +539,15 @@ class MaybeChat(RowFile):
         return super().marks(file, most, count)
 
 
-class TableFile(MaybeChat, Table):
+class TableFile(MaybeChat, Reshaping, Table):
     """A table, or a chat in one."""
 
 
-class JsonFile(MaybeChat, JsonList):
+class JsonFile(MaybeChat, Reshaping, JsonList):
     """A list of rows, or a chat."""
 
 
-class JsonLinesFile(MaybeChat, JsonLines):
+class JsonLinesFile(MaybeChat, Reshaping, JsonLines):
     """Rows on lines, or a chat."""
 
 
@@ -625,7 +659,8 @@ def _short_enough(
         count = len(conversation)
         characters = sum(len(message.text) for message in conversation)
         has_few = most_messages is None or count <= most_messages
-        if count < 2 or (has_few and characters <= MOST_CHARACTERS):
+        # One exchange stays whole, however long it is.
+        if count <= 2 or (has_few and characters <= MOST_CHARACTERS):
             yield conversation
             continue
         middle = count / 2
@@ -648,21 +683,24 @@ def _pause(before: ChatMessage, after: ChatMessage) -> float:
 
 
 class ChatParts(NamedTuple):
-    """The chats in a text. cut: how a log without times is cut, in words; empty if it is not."""
+    """The chats in a text. cut: how a log without times is cut, in words; empty if it is not;
+    answerer: who answers; empty if that is unknown."""
 
     chats: Sequence[Sequence[ChatMessage]]
     cut: str = ""
+    answerer: str = ""
 
 
 def _of_text(text: str, is_alone: bool) -> tuple[str, ChatParts]:
     """The kind of a chat in a text file, and its messages. is_alone: as in `_made`."""
     lines = text.split("\n")
-    words = chat_texts.words_of_subtitles(lines)
-    if words:
-        return "a transcript", _of_log(words, is_alone)
+    turns = chat_texts.turns_of_subtitles(lines)
+    if turns:
+        return "a transcript", _parts_of_talk(turns)
     first_line = next(filter(str.strip, lines), "")
     header = _header_of(first_line)
-    if header:
+    first_lines = [line for line in lines if line.strip()][:FIRST_LINES]
+    if header and _is_of_whatsapp(first_lines):
         # Signal's chats have days with the year first; WhatsApp's have them in few countries.
         is_year_first = len(_part(header, "first")) == len("2024")
         if is_year_first:
@@ -675,6 +713,25 @@ def _of_text(text: str, is_alone: bool) -> tuple[str, ChatParts]:
     if _has_times(messages):
         return "a chat", ChatParts([messages])
     return "a chat", _parts_of_log(messages, [0], is_alone)
+
+
+def _parts_of_talk(turns: Sequence[chat_texts.SpokenText]) -> ChatParts:
+    """What two people say, in parts that begin where one of them asks: who says less at once. No
+    words of a person are cut."""
+    words = Counter[str]()
+    for turn in turns:
+        words[turn.name] += len(turn.text)
+    counts = Counter(turn.name for turn in turns)
+    asker = min(counts, key=lambda name: words[name] / counts[name])
+    answerer = next(name for name in counts if name != asker)
+    parts = [list[ChatMessage]()]
+    for turn in turns:
+        is_long = sum(len(message.text) for message in parts[-1]) + len(turn.text) > MOST_CHARACTERS
+        if turn.name == asker and (len(parts[-1]) >= MESSAGES_OF_A_PART or (parts[-1] and is_long)):
+            parts.append([])
+        parts[-1].append(ChatMessage(turn.line, turn.name, turn.text))
+    cut = CUT_WHERE_ONE_ASKS.format(name=asker) if len(parts) > 1 else ""
+    return ChatParts(parts, cut, answerer)
 
 
 def _header_of(line: str) -> re.Match[str] | None:
@@ -928,7 +985,7 @@ def _message_of_fields(number: int, row: object) -> tuple[str, ChatMessage] | No
                     fields.setdefault(inner_name.lower(), inner_field)
         if not fields.keys().isdisjoint(_FIELDS["other"]):
             continue
-        sender = _first_text(fields, _FIELDS["sender"])
+        sender = _first_text(fields, _FIELDS["sender"]) or _sender_by_direction(fields)
         words = _first_text(fields, _FIELDS["message"])
         times = [fields[name] for name in _FIELDS["time"] if name in fields]
         if sender and words and times:
@@ -936,6 +993,15 @@ def _message_of_fields(number: int, row: object) -> tuple[str, ChatMessage] | No
             channel = _first_text(fields, _FIELDS["conversation"])
             return channel, _message(number, sender, words, seconds, has_media=False)
     return None
+
+
+def _sender_by_direction(fields: Mapping[str, object]) -> str:
+    """Who wrote a message that says whether it came in or went out; empty for another one."""
+    if fields.get("type") == "outgoing":
+        return OWNER
+    if fields.get("type") == "incoming":
+        return str(fields.get("source") or "Other")
+    return ""
 
 
 def _first_text(fields: Mapping[str, object], names: Sequence[str]) -> str:

@@ -25,6 +25,8 @@ _DAY = (
 )
 _CLOCK = r"(?:(?:오전|오후|上午|下午|午前|午後) ?)?\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?(?: ?[ap]\.?m\.?| ?[AP]M)?"
 _WHEN = rf"(?P<when>(?:{_DAY}[ \u202fT]+)?{_CLOCK}Z?)"
+# A name with a year is a day, whose clock is behind it.
+_YEAR = r"\b(?:19|20)\d\d\b"
 _NAME = r"(?P<name>[^\W\d_][^\n\t:;<>|\[\]{}?!]{0,40}?)"
 # These patterns are compiled when the first text asks for them: that takes a tenth of the time of a
 # check without any.
@@ -58,6 +60,7 @@ def _line_patterns() -> tuple[re.Pattern[str], ...]:
         rf"{_WHEN}\t[ @+%&~]?(?P<name>[^\t]{{1,40}})\t(?P<text>.*)$",
         rf"\[(?P<name>[^\[\]\n]{{1,40}})\]\s\[{_WHEN}\]\s(?P<text>.*)$",
         rf"{_WHEN}\s+(?:From|Von|De|Da|Van)\s+{_NAME}\s+(?:to|an|à|a|aan)\s+[^:\n]+?\s?:\s(?P<text>.*)$",
+        r"(?P<when>\d{4}[.년] ?\d{1,2}[.월] ?\d{1,2}[.일] (?:오전|오후) ?\d{1,2}:\d{2}), (?P<name>[^:\n]{1,40}?) : (?P<text>.*)$",
     )
     return tuple(map(re.compile, patterns))
 
@@ -66,16 +69,21 @@ def _line_patterns() -> tuple[re.Pattern[str], ...]:
 _DAY_LINE = re.compile(
     r"\W*(?P<day>\d{4})\s?[./年년-]\s?(?P<month>\d{1,2})\s?[./月월-]\s?(?P<number>\d{1,2})(?!\d).{0,30}$"
 )
+# The same with the year last, as LINE writes it: `Mon, 03/04/2024`.
+_DAY_LINE_YEAR_LAST = r"[^\W\d_]{2,10}\.?, ?(?P<day>\d{1,2}[/.]\d{1,2}[/.]\d{4})\s*$"
 _NUMBERS = re.compile(r"\d+")
 LAST_SHORT_YEAR = 99
+SECONDS_OF_A_DAY = 24 * 3600
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 # Subtitles: the times of a cue, its number, the mark of a file, and who speaks.
-_CUE = re.compile(r"\s*(?:\d{1,2}:)?\d{1,2}:\d{2}[.,]\d{1,3}\s+-->\s+\d")
+_CUE = re.compile(r"\s*(?:\d{1,2}:)?\d{1,2}:\d{2}[.,]\d{1,3}(?:\s+-->\s+|,)\d")
 _CUE_NUMBER = re.compile(r"\s*[\w-]*\d[\w/-]*\s*$")
 _VOICE = re.compile(r"<v(?:\.[^ >]*)? (?P<name>[^<>]+)>")
 _TAG = re.compile(r"</?[a-z][^<>]*>")
 _NOTES = ("WEBVTT", "NOTE", "STYLE", "Kind:", "Language:")
 LEAST_CUES = 3
+# Of the lines of subtitles with names: some programs write one only where another person begins.
+LEAST_NAMED_CUES = 0.15
 _RULE = re.compile(r"\s*[=*_-]{10,}\s*$")
 _EVENT = re.compile(r"\S+\s(-!-|\*|-->|<--|--)\s")
 
@@ -101,12 +109,28 @@ class _Reader:
         self.messages = list[SpokenText]()
         self.head_lines = 0
         self.day = ""
+        self.days_passed = 0
+        self.last_clock = 0.0
 
     def begin(self, number: int, name: str, when: str, text: str = "") -> None:
         seconds = None
         if when:
-            seconds = seconds_of(f"{self.day} {when}")
+            seconds = seconds_of(when)
+            if seconds is None and self.day:
+                seconds = seconds_of(f"{self.day} {when}")
+            elif seconds is None:
+                seconds = self._since_first_day(when)
         self.messages.append(SpokenText(number, name.strip(" ,~@"), text.strip(), seconds))
+
+    def _since_first_day(self, when: str) -> float | None:
+        """The seconds of a clock without a day: where it goes back, another day begins."""
+        seconds = seconds_of(f"1970-01-01 {when}")
+        if seconds is None:
+            return None
+        if seconds < self.last_clock:
+            self.days_passed += 1
+        self.last_clock = seconds
+        return seconds + self.days_passed * SECONDS_OF_A_DAY
 
     def add(self, line: str) -> None:
         """Continues the last message."""
@@ -136,7 +160,7 @@ def _with_header_lines(lines: Sequence[str]) -> list[SpokenText]:
         reader = _Reader()
         for number, line in enumerate(lines, 1):
             matched = header.match(line.strip())
-            if matched:
+            if matched and not re.search(_YEAR, matched["name"]):
                 reader.begin(number, matched["name"], matched["when"])
             elif not _RULE.match(line):
                 reader.add(line)
@@ -179,12 +203,12 @@ def _with_names_before(lines: Sequence[str]) -> list[SpokenText]:
         others = 0
         for number, line in enumerate(lines, 1):
             matched = pattern.match(line.strip())
-            day = _DAY_LINE.match(line)
+            day = _day_of_line(line)
             if matched:
                 when = matched["when"] or ""
                 reader.begin(number, matched["name"], when, matched["text"])
             elif day:
-                reader.day = f"{day['day']}-{day['month']}-{day['number']}"
+                reader.day = day
             elif line.strip() and not _EVENT.match(line):
                 others += bool(reader.messages)
                 reader.add(line)
@@ -194,22 +218,110 @@ def _with_names_before(lines: Sequence[str]) -> list[SpokenText]:
     return []
 
 
+def _day_of_line(line: str) -> str:
+    """The day that a line alone names; empty for another line."""
+    year_first = _DAY_LINE.match(line)
+    if year_first:
+        return f"{year_first['day']}-{year_first['month']}-{year_first['number']}"
+    year_last = re.match(_DAY_LINE_YEAR_LAST, line)
+    return year_last["day"] if year_last else ""
+
+
+def _with_days_and_clocks(lines: Sequence[str]) -> list[SpokenText]:
+    """The messages below lines with a day, each with a clock and a name of one word before its
+    words, as LINE for computers writes them."""
+    pattern = re.compile(r"(?P<when>\d{1,2}:\d{2}) (?P<name>[^\s:]{1,40}) (?P<text>.+)$")
+    reader = _Reader()
+    for number, line in enumerate(lines, 1):
+        matched = pattern.match(line.strip())
+        day = _day_of_line(line)
+        if matched and reader.day:
+            reader.begin(number, matched["name"], matched["when"], matched["text"])
+        elif day:
+            reader.day = day
+        else:
+            reader.add(line)
+    return _with_whole_names(reader.finished())
+
+
+def _with_whole_names(messages: Sequence[SpokenText]) -> list[SpokenText]:
+    """Messages in which a word that begins all words of a person belongs to the name."""
+    first_words: dict[str, set[str]] = {}
+    counts = Counter(message.name for message in messages)
+    for message in messages:
+        first_words.setdefault(message.name, set()).add(message.text.partition(" ")[0])
+    used = Counter[str]()
+    for words_of_person in first_words.values():
+        used.update(words_of_person)
+    renamed = []
+    for message in messages:
+        word, _, text = message.text.partition(" ")
+        is_only_word = len(first_words[message.name]) == 1 and used[word] == 1
+        if is_only_word and counts[message.name] > LEAST_REPEATED and text:
+            message = message._replace(name=f"{message.name} {word}", text=text)
+        renamed.append(message)
+    return renamed
+
+
 def words_of_subtitles(lines: Sequence[str]) -> list[str]:
-    """The lines of subtitles without their times, numbers and marks; a voice is a name before its
-    words. Empty for another text."""
+    """The lines of subtitles without their times, numbers and marks. Where these have the names of
+    people, what one says is a line with the name before it. Empty for another text."""
+    turns = turns_of_subtitles(lines)
+    if turns:
+        return [f"{turn.name}: {turn.text}" for turn in turns]
+    return [line for _, line in _lines_of_cues(lines)]
+
+
+def turns_of_subtitles(lines: Sequence[str]) -> list[SpokenText]:
+    """What the people in subtitles say, one after the other, each with all cues until the next one
+    speaks; none for subtitles without names, and for another text."""
+    turns = list[SpokenText]()
+    named_lines = 0
+    cue_lines = _lines_of_cues(lines)
+    for number, line in cue_lines:
+        name = ""
+        text = line
+        speaker = _speaker_pattern().match(line)
+        if speaker:
+            name = speaker["name"]
+            text = speaker["text"] or ""
+            named_lines += 1
+        if turns and name in ("", turns[-1].name):
+            turns[-1] = turns[-1]._replace(text=f"{turns[-1].text} {text}".strip())
+        elif name:
+            turns.append(SpokenText(number, name, text))
+        else:
+            return []  # the first words have no name
+    names = Counter(turn.name for turn in turns)
+    are_people = 2 <= len(names) <= len(turns) / LEAST_REPEATED
+    if not are_people or named_lines < LEAST_NAMED_CUES * len(cue_lines):
+        return []
+    return turns
+
+
+def _lines_of_cues(lines: Sequence[str]) -> list[tuple[int, str]]:
+    """The words of subtitles with the number of their line, from 1; a voice is a name before its
+    words."""
     cues = {number for number, line in enumerate(lines) if _CUE.match(line)}
     if len(cues) < LEAST_CUES:
         return []
     first_cue = min(cues)
-    words = []
+    cue_lines = []
     for number, line in enumerate(lines):
         is_number = number + 1 in cues and _CUE_NUMBER.match(line)
         if number < first_cue or number in cues or is_number or line.startswith(_NOTES):
             continue
         spoken = _TAG.sub("", _VOICE.sub(r"\g<name>: ", line)).strip()
         if spoken:
-            words.append(spoken)
-    return words
+            cue_lines.append((number + 1, spoken))
+    return cue_lines
+
+
+@cache
+def _speaker_pattern() -> re.Pattern[str]:
+    """A name before what somebody says, up to four words, which may have a mark before it."""
+    name = r"[^\W\d_][\w.'’-]*(?: [\w.'’()-]+){0,3}"
+    return re.compile(rf"(?:>>\s*|-\s*)?(?P<name>{name}):(?:\s+(?P<text>.*)|$)")
 
 
 def messages_of(lines: Sequence[str]) -> list[SpokenText]:
@@ -222,7 +334,12 @@ def messages_of(lines: Sequence[str]) -> list[SpokenText]:
 
 
 # The surest first.
-LAYOUTS: Sequence[Layout] = (_with_names_before, _with_header_lines, _with_two_lines)
+LAYOUTS: Sequence[Layout] = (
+    _with_names_before,
+    _with_header_lines,
+    _with_two_lines,
+    _with_days_and_clocks,
+)
 
 
 def seconds_of(written: str) -> float | None:

@@ -2,14 +2,14 @@
 by what is in them."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from runner.recipe.templates import value_at
-from runner.tools import packaged
+from runner.data.column_names import TABLES
+from runner.data.quizzes import LETTERED, RIGHT, RIGHT_NAMES, quiz_of, series_of_options
+from runner.recipe.templates import text_of_steps, value_at
 
-TABLES = packaged.toml(__file__, "columns.toml")
 QUESTION_NAMES: list[str] = TABLES["question"]
 ANSWER_NAMES: list[str] = TABLES["answer"]
 # Of an answer, if no column has one of those.
@@ -27,6 +27,8 @@ CLASS_NAMES: list[str] = TABLES["class"]
 STATE_NAMES: list[str] = TABLES["state"]
 # Of columns that other kinds of rows have.
 OTHER_NAMES: list[str] = TABLES["other"]
+# Of ingredients and of what is done with them, which belong together.
+TOGETHER: list[tuple[str, str]] = TABLES["together"]
 # Of what a text is about, if no column asks.
 TOPIC_NAMES: list[str] = TABLES["topic"]
 # Of languages, and their codes.
@@ -39,8 +41,6 @@ ASKING_PEOPLE: list[str] = TABLES["asking_people"]
 PERSON_NAMES = frozenset(TABLES["person"])
 # Of an identifier, as a name's last word.
 IDENTIFIER_NAMES = frozenset(TABLES["identifier"])
-# Of the column of a quiz that says which of the options is right.
-RIGHT_NAMES: list[str] = TABLES["right"]
 USUAL_NAMES = frozenset((*QUESTION_NAMES, *ANSWER_NAMES, *LIKELY_ANSWER_NAMES, *OTHER_NAMES))
 NO_TEXT = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in TABLES["no_text"].items()}
 # Those that no column is called.
@@ -58,17 +58,9 @@ MOST_KINDS_OF_FEW = 3
 FEW_VALUES = 3
 # Texts of which neither is so much longer stay in the order of the file.
 LONGER = 1.3
-# Of the rows of a quiz, those whose right option is one of theirs.
-LEAST_RIGHT = 0.9
-# A quiz has at least this many options that are filled.
-LEAST_OPTIONS = 2
 # Two answers are compared, and some comparisons end without a better one.
 MOST_RIVALS = 2
 UNDECIDED = ("TIE", "BOTH", "NEITHER", "NONE", "EQUAL", "SAME", "BAD", "BOTHBAD")
-# The name of an option: `A`, `option_b`, `choiceC`, `Answer 1 - max 75 characters`.
-_OPTION = re.compile(
-    r"(?P<series>|.*[\s_.(-]|.*[^\W\d_](?=\d)|.*[a-z](?=[A-H]))(?P<mark>[A-Ha-h]|[1-8])(?P<rest>\W.*|)"
-)
 # Where a new word begins in a name such as `AnswerBody`.
 _NEXT_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # The column of an object inside a row.
@@ -78,7 +70,6 @@ _WITHOUT_SPACES = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 # A shorter usual name, such as `a`, is no word of a longer one.
 MIN_NAME_LENGTH = 2
 _ASKING_NAME = re.compile(r"[?？]\W*$")
-_BETWEEN_OPTIONS = re.compile(r"\s*[,;&/+]\s*|\s+and\s+|\s+")
 
 
 @dataclass(frozen=True)
@@ -106,40 +97,70 @@ class LikelyPair(NamedTuple):
     answer: str
 
 
-class Quiz(NamedTuple):
-    """The columns of a quiz. options: each with its mark, `A` or `1`, or one column with a list of
-    options, without marks; right: says which one is right."""
-
-    options: Sequence[tuple[str, str]]
-    right: str
-
-
 def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> LikelyPair | None:
     """What a model most likely learns of a table; None if no columns hold questions and answers.
     The question of a quiz has its options. rows: a sample."""
     sample = list(rows)
-    if rival_answers(names, sample):
+    if RIGHT in names:
+        return _pair_of_quiz(names, sample)
+    pair = question_and_answer(names, sample)
+    if pair is None:
         return None
-    quiz = quiz_of(names, sample)
-    if quiz is None:
-        pair = question_and_answer(names, sample)
-        if pair is None:
-            return None
-        question, answer = pair
-        return LikelyPair(_asked_with(question, answer, names, sample), f"[{answer}]")
-    used = {column for _, column in quiz.options} | {quiz.right}
-    columns = [facts_of(name, sample) for name in names if name not in used]
-    texts = [column for column in columns if column.holds_text]
-    question_column = named(columns, QUESTION_NAMES) or _asking(texts) or _longest(texts)
-    if question_column is None:
+    question, answer = pair
+    return LikelyPair(_asked_with(question, answer, names, sample), _answered_with(answer, names))
+
+
+def _answered_with(answer: str, names: Sequence[str]) -> str:
+    """The template of an answer; of a recipe for cooking, with its ingredients."""
+    for ingredients, steps in TOGETHER:
+        for name in names:
+            if _lower(answer) == steps and _lower(name) == ingredients:
+                return f"[{name}]\n\n[{answer}]"
+    return f"[{answer}]"
+
+
+def further_pair(
+    names: Sequence[str], used: Collection[str], rows: Iterable[Mapping[str, object]]
+) -> tuple[str, str] | None:
+    """The columns of another question and its answer beside those that are used, such as those of
+    another language; None without them. rows: a sample."""
+    unused = [name for name in names if name not in used]
+    if not asks_and_answers_in_words(unused):
         return None
-    lines = [f"[{question_column.name}]"]
-    for mark, column in quiz.options:
-        if mark:
-            lines.append(f"{mark}) [{column}]")
-        else:
-            lines.append(f"[{column}]")
-    return LikelyPair("\n".join(lines), f"[{quiz.right}]")
+    sample = list(rows)
+    texts = []
+    for name in unused:
+        facts = facts_of(name, sample)
+        if facts.holds_text and not facts.is_kind:
+            texts.append(facts)
+    question = named(texts, QUESTION_NAMES)
+    answer = named([column for column in texts if column != question], ANSWER_NAMES)
+    if question is None or answer is None:
+        return None
+    return question.name, answer.name
+
+
+def _pair_of_quiz(
+    names: Sequence[str], sample: Sequence[Mapping[str, object]]
+) -> LikelyPair | None:
+    """The question of a quiz, with its options below it, and the right one."""
+    quiz = quiz_of([name for name in names if name not in (LETTERED, RIGHT)], sample)
+    used = {LETTERED, RIGHT}
+    if quiz:
+        used.update((*quiz.options, quiz.labels, quiz.right))
+    other_names = [name for name in names if name not in used]
+    columns = []
+    texts = []
+    for name in other_names:
+        facts = facts_of(name, sample)
+        columns.append(facts)
+        if facts.holds_text:
+            texts.append(facts)
+    question = named(columns, QUESTION_NAMES) or _asking(texts) or _longest(texts)
+    if question is None:
+        return None
+    asked = _asked_with(question.name, RIGHT, other_names, sample)
+    return LikelyPair(f"{asked}\n[{LETTERED}]", f"[{RIGHT}]")
 
 
 def _asked_with(
@@ -171,38 +192,47 @@ def asks_and_answers(names: Iterable[str]) -> bool:
     return asks and not lower_names.isdisjoint(ANSWER_NAMES)
 
 
-def quiz_of(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Quiz | None:
-    """The columns of options and of the right one; None for another table."""
-    for options in _series_of_options(names):
-        filled_rows = _rows_with_options(sample, list(options.values()))
-        # Some tables call the options by letters, and the right one by its number.
-        of_numbers = [*map(str, range(1, len(options) + 1))], [*map(str, range(len(options)))]
-        for marks in (list(options), *of_numbers):
-            right = _right_column(names, list(options.values()), marks, filled_rows)
-            if right:
-                return Quiz(list(zip(marks, options.values(), strict=True)), right)
-    for column in names:
-        longest = _longest_list(column, sample)
-        marks = [*"ABCDEFGH"[:longest], *map(str, range(longest + 1))]
-        right = _right_column(names, [column], marks, sample) if longest else None
-        if right:
-            return Quiz([("", column)], right)
-    return None
+class Rivals(NamedTuple):
+    """Two columns of answers to each question, and the column that says which one is better; or
+    two, with 1 for a better first and for a better second one. options: the answers by their
+    marks."""
+
+    first_answer: str
+    second_answer: str
+    judge: str
+    flags: tuple[str, ...]
+    options: Mapping[str, str]
+
+    def place(self, verdict: object) -> int | None:
+        """The better answer of a verdict, 0 or 1; None for neither."""
+        written = str(verdict or "").strip()
+        answers = [self.first_answer, self.second_answer]
+        if written in answers:
+            return answers.index(written)
+        mark = _words_of(written)[-1].upper()
+        if mark in self.options:
+            return answers.index(self.options[mark])
+        return None
 
 
-def rival_answers(
-    names: Sequence[str], sample: Sequence[Mapping[str, object]]
-) -> tuple[str, str] | None:
+def rival_answers(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Rivals | None:
     """Two columns of answers to each question, of which another column says which one is better;
     None without them."""
-    for options in _series_of_options(names):
+    for options in series_of_options(names):
         answers = list(options.values())
         are_answers = all(_is_named(name, ANSWER_NAMES) for name in answers)
         if len(answers) != MOST_RIVALS or not are_answers:
             continue
-        others = [name for name in names if name not in (*answers, *RIGHT_NAMES)]
-        if any(_judges(name, options, sample) for name in others):
-            return answers[0], answers[1]
+        flags = []
+        for name in names:
+            if name in answers or name in RIGHT_NAMES:
+                continue
+            if _judges(name, options, sample):
+                return Rivals(answers[0], answers[1], name, (), options)
+            if _is_flag(name, options):
+                flags.append(name)
+        if len(flags) == MOST_RIVALS:
+            return Rivals(answers[0], answers[1], "", tuple(flags), options)
     return None
 
 
@@ -216,74 +246,10 @@ def _judges(name: str, options: Mapping[str, str], sample: Sequence[Mapping[str,
     return any(_words_of(verdict)[-1].upper() in options for verdict in verdicts)
 
 
-def _rows_with_options(
-    sample: Sequence[Mapping[str, object]], options: Sequence[str]
-) -> list[Mapping[str, object]]:
-    """The rows with options; the empty ones of a template may have numbers."""
-    filled_rows = []
-    for row in sample:
-        filled_options = [name for name in options if row.get(name) not in (None, "")]
-        if len(filled_options) >= LEAST_OPTIONS:
-            filled_rows.append(row)
-    return filled_rows
-
-
-def _series_of_options(names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Columns whose names differ in a letter or a number alone, from A or 1 on, by these marks."""
-    series: dict[str, dict[str, str]] = {}
-    for name in names:
-        option = _OPTION.fullmatch(name.strip())
-        if option:
-            of_series = series.setdefault((option["series"] + option["rest"]).lower(), {})
-            of_series.setdefault(option["mark"].upper(), name)
-    for options in series.values():
-        marks = "".join(options)
-        if len(options) > 1 and ("ABCDEFGH".startswith(marks) or "12345678".startswith(marks)):
-            yield options
-
-
-def _longest_list(name: str, sample: Sequence[Mapping[str, object]]) -> int:
-    """The length of a column's longest list; 0 if not all of its values are lists of texts."""
-    lengths = []
-    for row in sample:
-        value = row.get(name)
-        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-            return 0
-        lengths.append(len(value))
-    return max(lengths, default=0)
-
-
-def _right_column(
-    names: Sequence[str],
-    options: Sequence[str],
-    marks: Sequence[str],
-    sample: Sequence[Mapping[str, object]],
-) -> str | None:
-    """The column whose values are options of their rows, or marks of them; None without one."""
-    other_columns = {_lower(name): name for name in names if name not in options}
-    usual = [other_columns[name] for name in RIGHT_NAMES if name in other_columns]
-    longer = [name for key, name in other_columns.items() if key.startswith(RIGHT_NAMES[0])]
-    for column in dict.fromkeys((*usual, *longer, *other_columns.values())):
-        right_rows = sum(_is_option(row, column, options, marks) for row in sample)
-        if sample and right_rows >= LEAST_RIGHT * len(sample):
-            return column
-    return None
-
-
-def _is_option(
-    row: Mapping[str, object], column: str, options: Sequence[str], marks: Sequence[str]
-) -> bool:
-    value = str("" if row.get(column) is None else row[column]).strip()
-    if not value:
-        return False
-    named_marks = {mark.strip("().").upper() for mark in _BETWEEN_OPTIONS.split(value)}
-    if named_marks <= {*marks}:
-        return True
-    texts = list[str]()
-    for option in options:
-        of_option = row.get(option)
-        texts += map(str, of_option if isinstance(of_option, list) else [of_option])
-    return value in texts
+def _is_flag(name: str, options: Mapping[str, str]) -> bool:
+    """Whether a column says of one answer whether it is better: `winner_model_a`."""
+    name_words = _words_of(name)
+    return name_words[0] == "winner" and name_words[-1].upper() in options
 
 
 def question_and_answer(
@@ -293,12 +259,38 @@ def question_and_answer(
     rows: a sample. A usual name counts first, where the column is filled; then question marks, and
     then length: the longest text is the answer."""
     sample = list(rows)
+    code = _code_and_its_words(names, sample)
+    if code:
+        return code
     pair = _of_filled_columns(names, sample)
     if pair is None:
         full_rows = _full_rows(names, sample)
         if len(full_rows) < len(sample):
             pair = _of_filled_columns(names, full_rows)
     return pair
+
+
+def _code_and_its_words(
+    names: Sequence[str], sample: Sequence[Mapping[str, object]]
+) -> tuple[str, str] | None:
+    """The columns of what code does, and of the code, if both have such names and none asks."""
+    by_name = {_lower(name): name for name in reversed(names)}
+    if not by_name.keys().isdisjoint((*QUESTION_NAMES, *ANSWER_NAMES)):
+        return None
+    columns = []
+    for usual_names in (TABLES["code_words"], TABLES["code"]):
+        for usual_name in usual_names:
+            if usual_name in by_name:
+                columns.append(by_name[usual_name])
+                break
+    if len(columns) < 2:
+        return None
+    documentation, code = columns
+    facts = facts_of(code, sample)
+    # The code of an article is no program.
+    if not facts.holds_text or facts.mean_characters <= MOST_KIND_CHARACTERS:
+        return None
+    return documentation, code
 
 
 def _of_filled_columns(
@@ -529,16 +521,17 @@ def _different_share(texts: Sequence[str]) -> float:
 
 
 def value_of(row: Mapping[str, object], name: str) -> Any:
-    """The value of a column, a list of texts as one text; None if a row lacks it, and for a list of
-    objects, whose fields are columns."""
+    """The value of a column, a list of texts or of steps as one text; None if a row lacks it, and
+    for a list of other objects, whose fields are columns."""
     try:
         value = value_at(row, name)
     except KeyError:
         return None
     if not isinstance(value, list):
         return value
-    if all(isinstance(entry, str) for entry in value):
-        return "\n".join(value)
+    lines = text_of_steps(value)
+    if lines is not None:
+        return lines
     if all(isinstance(entry, dict) for entry in value):
         return None
     return value

@@ -198,6 +198,9 @@ class ChatSet(DataSet):
                 raise NoText(f"it has the form {row_form}, but the others have {form}")
         if form in EXPORTS:
             return self._of_export(form, row)
+        logged = row.get(MESSAGES)
+        if isinstance(logged, FoundTurns) and not logged:
+            raise NoExchange("rows without an answer")
         if row.get("tools"):
             tools = as_json(row["tools"], "its `tools` are")
         else:
@@ -206,7 +209,6 @@ class ChatSet(DataSet):
         if self.drop_system:
             kept = tuple(turn for turn in kept if turn.role != "system")
         conversation = learnable(kept, tools)
-        logged = row.get(MESSAGES)
         if isinstance(logged, FoundTurns) and logged.notes:
             changes = (NOTES_CUT, *conversation.changes)
             conversation = replace(conversation, changes=changes)

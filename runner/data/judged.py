@@ -12,6 +12,7 @@ from runner.data.conversation_formats import (
     BESIDES,
     REASONING,
     Conversation,
+    NoExchange,
     Turn,
     text_in,
     turn_of,
@@ -20,6 +21,7 @@ from runner.data.conversation_formats import (
 from runner.data.data_sets import DataSet, DataSets, SplitDataSets
 from runner.data.row_files import DataRow
 from runner.data.tokenizers import Pretrained
+from runner.data.verdicts import CHOSEN, LeftOut
 from runner.recipe import templates
 from runner.recipe.templates import PROMPTS, NoText
 from runner.tools.problem import listed
@@ -87,6 +89,9 @@ class PreferenceSet(DataSet):
     rejected: str
 
     def item(self, row: DataRow) -> Answered | str:
+        verdict = row.get(CHOSEN)
+        if isinstance(verdict, LeftOut):
+            raise NoExchange(str(verdict))
         prompt = _asked(self.prompt, row, self.prompt == self.chosen)
         chosen, rejected = (_answer(answer, row, prompt) for answer in (self.chosen, self.rejected))
         if not prompt[-1].content or not chosen or not rejected:

@@ -1,13 +1,15 @@
 """Conversations in rows of other programs: logs of requests to a model with its responses, and rows
 whose turns have other names than `role` and `content`. Such a row gets its turns as `messages`."""
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import cycle
 from typing import Any, NamedTuple
 
-from runner.data.html_text import text_of_html
+from runner.data import helpdesk
 from runner.recipe.templates import FORMS
 
 MESSAGES = "messages"
@@ -23,21 +25,28 @@ _ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("tool", "function"), "tool"),
 }
+# LangChain calls the role of a turn its type.
+_TYPES_OF_LANGCHAIN = ("human", "ai", "system")
 # Roles that every reader of conversations takes.
 _USUAL_ROLES = ("user", "human", "assistant", "gpt", "system", "tool")
 # Fields of a row with the response to its request, and of a response those on the way to its words.
 _RESPONSES = ("response", "output", "outputs", "choices", "completion", "candidates")
 _WAY_TO_WORDS = (
     *("choices", "candidates", "output", "message", "content", "parts", "text", "value"),
-    *("response", "output_text", "generated_text"),
+    *("response", "output_text", "generated_text", "generations", "kwargs"),
 )
 # Fields of a request with the text before its turns.
-_SYSTEMS = ("system", "systemInstruction", "system_instruction", "context")
+_SYSTEMS = ("system", "systemInstruction", "system_instruction", "instructions", "context")
 # The columns of forms that have no list of turns, and of preferences.
 _OTHER_FORMS = [
     *(names for names in FORMS.values() if names not in (["messages"], ["conversations"])),
     ["chosen", "rejected"],
 ]
+# Columns of two answers with a verdict, which are no conversation.
+VERDICTS = (
+    {"conversation_a", "conversation_b", "winner"},
+    {"input", "preferred_output", "non_preferred_output"},
+)
 # Columns of which a list of texts is a conversation of two people.
 _TALKS = ("dialog", "dialogue", "conversation", "utterances")
 
@@ -46,23 +55,8 @@ _HUMAN = re.compile(r"\s*(### ?)?Human: ")
 _SPEAKER = re.compile(r"(?:\n\n|\s*### ?)(Human|Assistant): ?")
 
 LEAST_TURNS = 2
-# Of a request: the fields with who asks, the fields of a message on it with who wrote it and with
-# its words, and the request's own words above these messages; the likeliest first.
-_REQUESTERS = (
-    *("requester_id", "requester", "customer_id", "customer", "reporter", "caller", "caller_id"),
-    *("contact_id", "contact", "client_id", "client", "end_user", "submitter_id"),
-)
-_WRITERS = ("author_id", "author", "sender_id", "sender", "from", "user_id", "user", "created_by")
-_WORDS_OF_MESSAGES = ("body_text", "body", "text", "content", "message", "comment", "plain_body")
-_SUBJECTS = ("subject", "title", "summary", "short_description")
-_OPENINGS = ("description_text", "description", "body", "question")
-# Of a person that is an object, the field that says who it is.
-_IDENTITIES = ("id", "email", "name", "username", "display_name")
-# Fields of a message that say by true or false that colleagues alone see it, that everybody does,
-# or that it came in.
-_PRIVATE = ("private", "is_private", "internal", "is_internal")
-_PUBLIC = ("public", "is_public", "jsdPublic")
-_INCOMING = ("incoming", "is_incoming", "inbound")
+# How a cell with an object or a list of objects begins.
+_BEGINNINGS_OF_JSON = ('{"', "[{", "{'", "[[{", "{\n", "[\n")
 
 Turns = list[dict[str, Any]]
 
@@ -82,20 +76,23 @@ def with_messages(row: object) -> Any:
     is."""
     if not isinstance(row, dict):
         return row
+    if any(row.keys() >= names for names in VERDICTS):
+        return row
     transcripts = _with_transcripts_as_turns(row)
     if transcripts:
         return transcripts
-    if _is_read_already(row):
+    parsed = _with_json_read(row)
+    if _is_read_already(parsed):
         return row
-    for path, objects in _ways_to_turns(row):
+    for path, objects in _ways_to_turns(parsed):
         logged = _turns_with_response(path, objects)
         # Prompts without answers are for rewards.
         if any(turn["role"] == "assistant" for turn in logged):
             return {**row, MESSAGES: logged}
-    for name, entries in row.items():
-        request = _turns_of_request(row, name, entries)
-        if request:
-            return {**row, MESSAGES: request}
+    request = helpdesk.request_in(parsed)
+    if request:
+        turns = FoundTurns(request.turns, [request.path], request.notes)
+        return {**row, MESSAGES: turns}
     for name in _TALKS:
         texts = row.get(name)
         if isinstance(texts, list) and len(texts) > 1 and _are_texts(texts):
@@ -120,79 +117,26 @@ def _turns_with_response(path: Sequence[str], objects: Sequence[Any]) -> FoundTu
     return FoundTurns(turns, fields)
 
 
-def _turns_of_request(row: Mapping[str, object], name: str, entries: object) -> FoundTurns | None:
-    """The turns of a request and of the messages on it, such as a ticket's comments: who asks is
-    the user, and the others answer. None for another list, or without an answer."""
-    requester = next((_identity(row[field]) for field in _REQUESTERS if row.get(field)), "")
-    if not isinstance(entries, list) or not entries or not requester:
-        return None
-    turns = Turns()
-    notes = 0
-    for entry in entries:
-        if not isinstance(entry, dict):
-            return None
-        text = _first_text(entry, _WORDS_OF_MESSAGES)
-        role = _role_in_request(entry, requester)
-        if text is None or not role:
-            return None
-        if _is_private(entry):
-            notes += 1
-        elif text.strip():
-            turns.append({"role": role, "content": text_of_html(text).strip()})
-    roles = [turn["role"] for turn in turns]
-    if "assistant" not in roles:
-        return None
-    _add_opening(row, turns)
-    if turns[0]["role"] != "user":
-        return None
-    return FoundTurns(turns, [name], notes)
+def _with_json_read(row: Mapping[str, object]) -> Mapping[str, object]:
+    """A row whose cells with objects of JSON, as a table has them, are these objects."""
+    values = {}
+    for name, value in row.items():
+        if isinstance(value, str) and value.lstrip().startswith(_BEGINNINGS_OF_JSON):
+            parsed = _object_in(value)
+            if parsed is not None:
+                values[name] = parsed
+    return {**row, **values} if values else row
 
 
-def _add_opening(row: Mapping[str, object], turns: Turns) -> None:
-    """Puts a request's own words before the messages on it, and its subject before the first
-    words."""
-    opening = text_of_html(_first_text(row, _OPENINGS) or "").strip()
-    if opening and all(opening != turn["content"] for turn in turns):
-        turns.insert(0, {"role": "user", "content": opening})
-    subject = (_first_text(row, _SUBJECTS) or "").strip()
-    first = turns[0]
-    if first["role"] == "user" and subject and subject not in first["content"]:
-        first["content"] = f"{subject}\n\n{first['content']}"
-
-
-def _role_in_request(entry: Mapping[str, object], requester: str) -> str:
-    """The role of who wrote a message on a request; empty if it is no such message."""
-    for field in _INCOMING:
-        if isinstance(entry.get(field), bool):
-            return "user" if entry[field] else "assistant"
-    writer = next((_identity(entry[field]) for field in _WRITERS if entry.get(field)), "")
-    if not writer:
-        return ""
-    return "user" if writer == requester else "assistant"
-
-
-def _is_private(entry: Mapping[str, object]) -> bool:
-    """Whether only colleagues see a message."""
-    is_hidden = any(entry.get(field) is True for field in _PRIVATE)
-    return is_hidden or any(entry.get(field) is False for field in _PUBLIC)
-
-
-def _identity(person: object) -> str:
-    """Who a person is, of an identifier, a name or an object with one; empty for anything else."""
-    if isinstance(person, dict):
-        person = next((person[field] for field in _IDENTITIES if person.get(field)), None)
-    if isinstance(person, str | int):
-        return str(person)
-    return ""
-
-
-def _first_text(row: Mapping[str, object], fields: Sequence[str]) -> str | None:
-    """The first of some fields that is a text."""
-    for field in fields:
-        text = row.get(field)
-        if isinstance(text, str):
-            return text
-    return None
+def _object_in(text: str) -> object:
+    """The object or the list in a text, as JSON or as Python writes it; None for another text."""
+    value: object = None
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text)
+    if value is None and "'" in text:
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = ast.literal_eval(text)
+    return value if isinstance(value, dict | list) else None
 
 
 def _with_transcripts_as_turns(row: Mapping[str, object]) -> dict[str, Any]:
@@ -268,6 +212,8 @@ def _ways_to_turns(row: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...],
         deeper = []
         for path, objects in level:
             for name, value in objects[-1].items():
+                if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+                    value = value[0]  # as LangChain writes a batch of one
                 if isinstance(value, list) and _turns_of(value):
                     yield (*path, name), [*objects, value]
                 elif isinstance(value, dict):
@@ -281,6 +227,8 @@ def _turns_of(entries: Sequence[object]) -> Turns:
     for entry in entries:
         if not isinstance(entry, dict):
             return []
+        if "lc" in entry and isinstance(entry.get("kwargs"), dict):
+            entry = entry["kwargs"]
         role = _role_of(entry)
         if not role:
             return []
@@ -302,6 +250,8 @@ def _role_of(turn: Mapping[str, object]) -> str:
         role = turn.get(name)
         if isinstance(role, str):
             return _ROLES.get(role.strip().lower(), "")
+    if turn.get("type") in _TYPES_OF_LANGCHAIN:
+        return _ROLES[str(turn["type"])]
     return ""
 
 

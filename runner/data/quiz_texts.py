@@ -3,9 +3,11 @@ or a star before it, as in Aiken and in many exams; and Moodle's GIFT, with opti
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
-from runner.data.columns import ANSWER_NAMES, RIGHT_NAMES
+from runner.data.columns import ANSWER_NAMES
 from runner.data.html_text import text_of_html
+from runner.data.quizzes import RIGHT_NAMES
 
 # A line, from 1; the question with its options; and the right one.
 QuizQuestion = tuple[int, str, str]
@@ -13,14 +15,6 @@ QuizQuestion = tuple[int, str, str]
 LETTERS = "ABCDEFGHIJKLMNOP"
 _OPTION = re.compile(r"\s*(?P<star>\*?)\s*\(?(?P<mark>[A-Ha-h])[.):]\s*(?P<text>\S.*)")
 _NUMBER = re.compile(r"\s*(#+\s+)?\(?\d{1,3}[.)]\s+")
-_RIGHT_LABELS = "|".join(
-    re.escape(name) for name in sorted({*RIGHT_NAMES, *ANSWER_NAMES}, key=len, reverse=True)
-)
-_RIGHT = re.compile(
-    rf"[\s*_]*(?:{_RIGHT_LABELS})[*_]*\s?[:：]\s*[*_]*\s*"
-    r"(?P<marks>\(?[A-Ha-h]\)?(?:\s*[,;&+/]\s*\(?[A-Ha-h]\)?)*)(?:[.)\s*].*)?$",
-    re.IGNORECASE,
-)
 # GIFT: what separates its questions, and the parts of one. A backslash escapes its signs.
 _GIFT_LINE_LEFT_OUT = re.compile(r"\s*(//|\$CATEGORY:)")
 _GIFT_QUESTION = re.compile(
@@ -33,6 +27,19 @@ _GIFT_FEEDBACK = re.compile(r"(?<!\\)#.*", re.DOTALL)
 _GIFT_WEIGHT = re.compile(r"\s*%(?P<weight>-?[\d.]+)%")
 _GIFT_TRUTH = {"T": "True", "TRUE": "True", "F": "False", "FALSE": "False"}
 GAP = "____"
+
+
+# Few files need it, and it is large.
+@cache
+def _right_pattern() -> re.Pattern[str]:
+    """A line with the right option of a question."""
+    names = sorted({*RIGHT_NAMES, *ANSWER_NAMES}, key=len, reverse=True)
+    labels = "|".join(map(re.escape, names))
+    return re.compile(
+        rf"[\s*_]*(?:{labels})[*_]*\s?[:：]\s*[*_]*\s*"
+        r"(?P<marks>\(?[A-Ha-h]\)?(?:\s*[,;&+/]\s*\(?[A-Ha-h]\)?)*)(?:[.)\s*].*)?$",
+        re.IGNORECASE,
+    )
 
 
 class _OptionsBelow:
@@ -78,7 +85,7 @@ def with_options_below(lines: Sequence[str]) -> list[QuizQuestion]:
             is_after_gap = True
             continue
         option = _OPTION.match(line)
-        right = _RIGHT.match(line)
+        right = _right_pattern().match(line)
         is_new = bool(_NUMBER.match(line)) or is_after_gap
         if right and reader.options:
             reader.end(re.findall("[A-H]", right["marks"].upper()))

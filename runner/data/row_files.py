@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner.data.chat_texts import words_of_subtitles
+from runner.data.clippings import are_clippings, texts_of_clippings
 from runner.data.logged_turns import with_messages
 from runner.data.row_lists import field_paths, holds_lists, list_of_rows
 from runner.data.table_layout import (
@@ -45,7 +46,9 @@ LONGEST_RECORD = 2**20
 
 # The lines in which the properties of a note end, and one of them: a name, an entry or a remark.
 MOST_FRONT_LINES = 200
-PROPERTY = re.compile(r"[\w. -]{1,60}:(\s|$)|\s+\S|- |#")
+PROPERTY = re.compile(r"[\w. -]{1,60}(:(\s|$)|\s?=)|\s+\S|- |#|\[|\]")
+# The line above properties, and those that may be below them.
+FRONT_ENDS = {"---": ("---", "..."), "+++": ("+++",)}
 
 
 # A line that separates texts, such as `* * *` or `---`, and how many of them are no chance.
@@ -102,6 +105,9 @@ def library(name: str, file_kind: str) -> Any:
         raise Unreadable(reason, "note", packaged.remedy(extra)) from None
 
 
+# What is before an object of a list in JSON, the first one and another.
+_BEFORE_OBJECT = r"\s*\[\s*(?=\{)"
+_NEXT_OBJECT = r"\s*,\s*(?=\{)"
 # The first bytes of a workbook: of Excel since 2007 and LibreOffice, and of Excel before.
 WORKBOOKS = {b"PK\x03\x04": ".xlsx", b"\xd0\xcf\x11\xe0": ".xls"}
 OF_WORKBOOKS = (".xlsx", ".xls", ".ods", ".xlsm", ".xlsb")
@@ -163,6 +169,10 @@ class RowFile:
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         """Every row, or those of a part. Raises Stop if the file does not have this form."""
         raise NotImplementedError
+
+    def rows_of_beginning(self, file: Path, most: int) -> list[DataRow]:
+        """The first rows, if they are found without reading all; else none."""
+        return []
 
     def unread(self, file: Path) -> list[str]:
         """What the file or folder holds beside the rows that are read: other sheets, other files.
@@ -233,7 +243,6 @@ class JsonLines(RowFile):
             import orjson
 
             quick = orjson.loads
-        has_turns_elsewhere = _has_turns_elsewhere(file)
         with file.open("rb") as lines:
             part = part or FilePart(0, file.stat().st_size, 1)
             lines.seek(part.start)
@@ -246,10 +255,7 @@ class JsonLines(RowFile):
                     continue
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
-                row = _of_line(line, quick)
-                if has_turns_elsewhere:
-                    row = with_messages(row)
-                yield number, row
+                yield number, _of_line(line, quick)
 
     def marks(
         self, file: Path, most: int | None, count: int
@@ -271,18 +277,6 @@ class JsonLines(RowFile):
                 if place - marks[-1][0] > apart:
                     marks.append((place, number))
         return marks, place
-
-
-@once_per_file
-def _has_turns_elsewhere(file: Path) -> bool:
-    """Whether the first row has a conversation that is no known form, as rows of a log have."""
-    with file.open("rb") as lines:
-        first_line = next(filter(bytes.strip, lines), b"")
-    try:
-        row = json.loads(first_line.removeprefix(codecs.BOM_UTF8))
-    except (ValueError, RecursionError):
-        return False  # the reader of rows reports it
-    return with_messages(row) is not row
 
 
 def _of_line(line: bytes, quick: Callable[[bytes], object] | None) -> DataRow | Bad:
@@ -335,6 +329,13 @@ class JsonList(RowFile):
             raise Unreadable("it does not contain a list of rows.", hint=LINES_OF_JSON)
         return column_names(rows[0])
 
+    def rows_of_beginning(self, file: Path, most: int) -> list[DataRow]:
+        """Those of a plain list."""
+        rows = _first_objects(_beginning(file), most)
+        if rows and holds_lists(column_names(with_messages(rows[0]))):
+            return []
+        return rows
+
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         try:
             text = file.read_text(encoding="utf-8-sig", errors=KEPT)
@@ -352,6 +353,21 @@ class JsonList(RowFile):
             if broken and isinstance(row, dict) and isinstance(parsed, Bad):
                 parsed = Bad(NOT_UTF8)
             yield number, parsed
+
+
+def _first_objects(text: str, most: int) -> list[DataRow]:
+    """The first objects of a list in JSON, as far as its beginning goes; none without a list."""
+    decoder = json.JSONDecoder()
+    objects = list[DataRow]()
+    gap = re.match(_BEFORE_OBJECT, text)
+    while gap and len(objects) < most:
+        try:
+            row, end = decoder.raw_decode(text, gap.end())
+        except (ValueError, RecursionError):
+            break
+        objects.append(row)
+        gap = re.compile(_NEXT_OBJECT).match(text, end)
+    return objects
 
 
 def value_of_json(text: str) -> object:
@@ -414,11 +430,14 @@ def column_names(row: object) -> list[str]:
 
 def front_lines(lines: Sequence[str]) -> int:
     """How many lines at the beginning of a note are its properties, as Obsidian and blogs write
-    them in YAML; 0 without any."""
-    if not lines or lines[0].strip("\ufeff \t\n") != "---":
+    them in YAML, and Hugo in TOML; 0 without any."""
+    if not lines:
+        return 0
+    ends = FRONT_ENDS.get(lines[0].strip("\ufeff \t\r\n"), ())
+    if not ends:
         return 0
     for number, line in enumerate(lines[1:], 2):
-        if line.strip() in ("---", "..."):
+        if line.strip() in ends:
             return number
         if line.strip() and not PROPERTY.match(line):
             return 0
@@ -426,12 +445,29 @@ def front_lines(lines: Sequence[str]) -> int:
 
 
 def plain_text(text: str) -> str:
-    """The words of a text, without the properties of a note, and the times of subtitles."""
+    """The words of a text, without the properties of a note, the times of subtitles, and the books
+    of clippings."""
     lines = text.splitlines(keepends=True)
     words = words_of_subtitles(lines)
     if words:
         return "\n".join(words)
+    if are_clippings(lines):
+        return "\n\n".join(text for _, text in texts_of_clippings(lines))
     return "".join(lines[front_lines(lines[:MOST_FRONT_LINES]) :])
+
+
+@once_per_file
+def holds_clippings(file: Path) -> bool:
+    """Whether a text file is Kindle's list of clippings."""
+    with file.open(encoding=encoding_of(file), errors=KEPT) as lines:
+        return are_clippings(list(islice(lines, MOST_FRONT_LINES)))
+
+
+@once_per_file
+def holds_subtitles(file: Path) -> bool:
+    """Whether a file begins with subtitles that can be read."""
+    with file.open(encoding=encoding_of(file), errors=KEPT) as lines:
+        return bool(words_of_subtitles(lines.read(SAMPLED_CHARACTERS).split("\n")))
 
 
 def texts_between(
@@ -486,6 +522,10 @@ class Documents(RowFile):
                     yield 1, {self.column: text}
                 else:
                     yield 1, Bad(NOT_UTF8)
+                return
+            if are_clippings(first_lines):
+                for number, text in texts_of_clippings(chain(first_lines, lines)):
+                    yield number, {self.column: text} if is_encodable(text) else Bad(NOT_UTF8)
                 return
             above = front_lines(first_lines)
             numbered_lines = enumerate(chain(first_lines[above:], lines), above + 1)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runner.data import columns
+from runner.data.api_descriptions import operations_in
 from runner.data.logged_turns import are_turns_read_whole, holds_turns, with_messages
 from runner.recipe.templates import FORMS
 
@@ -42,6 +43,9 @@ def list_of_rows(value: object) -> list[Any] | None:
         if value and all(map(_are_turns, value)):
             return [{"messages": turns} for turns in value]
         return value
+    operations = operations_in(value)
+    if operations:
+        return operations
     if isinstance(value, dict) and holds_turns(value):
         return [with_messages(value)]
     row_lists = list(_lists_in(value, (), {}))

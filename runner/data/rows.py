@@ -10,8 +10,9 @@ from itertools import accumulate, count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from runner.data import chat_logs, data_sets, feeds, row_files, spreadsheets
+from runner.data import chat_logs, data_sets, feeds, mail_boxes, row_files, spreadsheets
 from runner.data.archives import MEDIA, is_packed, unpacked
+from runner.data.reshaping import Reshaping
 from runner.data.row_files import (
     Bad,
     DataRow,
@@ -80,6 +81,14 @@ class Parquet(RowFile):
         return [(start, start + 1) for start in starts], row_count if most is None else min(
             row_count, most
         )
+
+
+class ParquetFile(Reshaping, Parquet):
+    """Rows of Parquet, as a model learns from them."""
+
+
+class SheetFile(Reshaping, spreadsheets.Spreadsheet):
+    """Rows of a spreadsheet, as a model learns from them."""
 
 
 def _starts_of_groups(facts: Any) -> list[int]:
@@ -370,12 +379,13 @@ READERS: dict[str, RowFile] = {
     ".csv": chat_logs.TableFile(),
     ".tsv": chat_logs.TableFile(),
     **dict.fromkeys((*TEXTS, *SUBTITLES), chat_logs.TextFile()),
-    ".parquet": Parquet(),
-    **dict.fromkeys(spreadsheets.ENDINGS, spreadsheets.Spreadsheet()),
+    ".parquet": ParquetFile(),
+    **dict.fromkeys(spreadsheets.ENDINGS, SheetFile()),
     feeds.FEED_ENDING: feeds.Feed(),
+    **dict.fromkeys(mail_boxes.ENDINGS, mail_boxes.MailBox()),
 }
 # Endings of files of which only some have rows.
-SELDOM = (*SUBTITLES, feeds.FEED_ENDING, ".gz")
+SELDOM = (*SUBTITLES, feeds.FEED_ENDING, *mail_boxes.ENDINGS, ".gz")
 ENDINGS = (*(ending for ending in READERS if ending not in SELDOM), ".zip")
 READABLE = f"Its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
 # What people name that holds no rows, by its ending.
@@ -387,11 +397,14 @@ WITHOUT_ROWS: dict[str, dict[str, str]] = {
 
 
 def without_rows(file: Path) -> dict[str, str] | None:
-    """What a file holds instead of rows, and the way out; None if it may have rows. Subtitles have
-    some if their lines have the names of people, and XML if it is a feed."""
+    """What a file holds instead of rows, and the way out; None if it may have rows or texts.
+    Subtitles have words if their times are read, XML has posts if it is a feed, and mails have
+    questions if they quote the mails they answer."""
     kind = WITHOUT_ROWS.get(file.suffix.lower())
-    is_talk = file.suffix.lower() in SUBTITLES and chat_logs.chat_of(file)
-    if kind is None or file.is_dir() or is_talk or feeds.is_feed(file) or is_packed(file):
+    has_words = file.suffix.lower() in SUBTITLES and row_files.holds_subtitles(file)
+    if kind is None or file.is_dir() or has_words or feeds.is_feed(file) or is_packed(file):
+        return None
+    if file.suffix.lower() in mail_boxes.ENDINGS and mail_boxes.holds_replies(file):
         return None
     return kind
 
@@ -406,7 +419,7 @@ def is_quick(file: Path) -> bool:
     suffix = ending_of(file)
     if suffix in ROW_BY_ROW:
         return True
-    whole = (".json", *YAML, *TEXTS, ".zip", ".gz", *spreadsheets.ENDINGS, feeds.FEED_ENDING)
+    whole = (".json", *YAML, *TEXTS, ".zip", *spreadsheets.ENDINGS, *SELDOM)
     return suffix in whole and file.stat().st_size < QUICK_BYTES
 
 
@@ -420,10 +433,10 @@ def reader_of(
         return _reader_of_folder(path, split, column)
     if is_packed(path):
         return Zipped(partial(reader_of, split=split, column=column, sheet=sheet), column)
-    if suffix in TEXTS and column:
+    if suffix in (*TEXTS, *SUBTITLES) and column:
         return row_files.Documents(column)
     if suffix in spreadsheets.ENDINGS:
-        return spreadsheets.Spreadsheet(sheet)
+        return SheetFile(sheet)
     return READERS.get(suffix)
 
 

@@ -2,15 +2,17 @@
 Markdown, under lines that ask, or a pair on each line (`term – definition`)."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from runner.data import quiz_texts
-from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, TABLES, question_and_answer
+from runner.data.column_names import TABLES
+from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, question_and_answer
 from runner.data.row_files import KEPT, NOT_UTF8, Bad, Numbered, is_encodable
-from runner.data.table_layout import encoding_of
+from runner.data.table_layout import CLOZE, cards_of_cloze, encoding_of
 from runner.tools.files import TEXTS, once_per_file
 
 COLUMNS = ("question", "answer")
@@ -43,6 +45,8 @@ _LABELLED = re.compile(
 )
 # Letters are names of people too: with them, this share of the questions must ask.
 LEAST_ASKING = 0.5
+# Of the headings of a level, those that ask.
+LEAST_ASKING_HEADINGS = 0.8
 # A line of a table in Markdown, and the one below its names.
 _TABLE_LINE = re.compile(r"\s*\|(?P<cells>.*)\|\s*$")
 _TABLE_RULE = re.compile(r"\s*\|(\s*:?-+:?\s*\|)+\s*$")
@@ -196,6 +200,65 @@ def _under_questions(lines: Sequence[str]) -> list[TextPair]:
     return pairs if _are_complete(pairs) else []
 
 
+class _Heading(NamedTuple):
+    """line: its place, from 0; level: 1 for the largest."""
+
+    line: int
+    level: int
+    question: str
+
+
+def _under_asking_headings(lines: Sequence[str]) -> list[TextPair]:
+    """The pairs of headings that ask, with all that is below each, other headings too, until one of
+    its level; none if other headings of that level do not ask."""
+    headings = _headings_in(lines)
+    levels = Counter(heading.level for heading in headings if heading.question)
+    if not levels:
+        return []
+    ((level, asking),) = levels.most_common(1)
+    questions = {}
+    ends = []
+    for heading in headings:
+        if heading.level <= level:
+            ends.append(heading.line)
+        if heading.level == level:
+            questions[heading.line] = heading.question
+    if asking < LEAST_ASKING_HEADINGS * len(questions):
+        return []
+    pairs = []
+    for begin, end in pairwise([*ends, len(lines)]):
+        question = questions.get(begin)
+        if question:
+            pairs.append(_pair(begin + 1, [question], lines[begin + 1 : end]))
+    return pairs if _are_complete(pairs) else []
+
+
+def _headings_in(lines: Sequence[str]) -> list[_Heading]:
+    """The headings of Markdown outside of code."""
+    headings = []
+    is_code = False
+    for number, line in enumerate(lines):
+        is_code ^= line.lstrip().startswith(("```", "~~~"))
+        heading = _HEADING.match(line)
+        if heading and not is_code:
+            level = len(line) - len(line.lstrip("#"))
+            headings.append(_Heading(number, level, _asked(heading["text"])))
+    return headings
+
+
+def _of_cloze(lines: Sequence[str]) -> list[TextPair]:
+    """The cards of lines with Anki's marks around hidden words."""
+    filled = [line for line in lines if line.strip()]
+    marked = sum(bool(CLOZE.search(line)) for line in filled)
+    if not marked or marked < LEAST_PAIRED * len(filled):
+        return []
+    pairs = []
+    for number, line in enumerate(lines, 1):
+        for question, answer in cards_of_cloze(line.strip()):
+            pairs.append(TextPair(number, question, answer))
+    return pairs
+
+
 def _begins_paragraph(line: str, line_above: str) -> bool:
     return bool(line.strip()) and not line_above.strip()
 
@@ -273,6 +336,8 @@ LAYOUTS: Sequence[Layout] = (
     _of_quiz,
     _in_table,
     _labelled,
+    _of_cloze,
+    _under_asking_headings,
     _under_questions,
     _on_each_line,
 )

@@ -2,7 +2,7 @@
 bracket."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -60,16 +60,65 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
     return value
 
 
+# Fields of an object that is a step of an instruction: its words, and what is beside them.
+_STEP_WORDS = ("text", "step", "instruction", "description")
+_FIELDS_OF_STEPS = (
+    *_STEP_WORDS,
+    "name",
+    "url",
+    "image",
+    "video",
+    "id",
+    "type",
+    "position",
+    "number",
+)
+
+
+def text_of_steps(entries: Sequence[object]) -> str | None:
+    """The lines of a list of texts, or of steps that are objects with a text each, as recipes for
+    cooking have them, maybe in sections; None for another list."""
+    lines = []
+    for entry in entries:
+        text: str | None = None
+        if isinstance(entry, str):
+            text = entry
+        elif isinstance(entry, Mapping):
+            text = _text_of_step(entry)
+        if text is None:
+            return None
+        lines.append(text)
+    return "\n".join(lines)
+
+
+def _text_of_step(step: Mapping[str, object]) -> str | None:
+    inner = step.get("itemListElement")
+    if isinstance(inner, list):
+        steps = text_of_steps(inner)
+        name = step.get("name")
+        if steps is not None and isinstance(name, str) and name:
+            return f"{name}\n{steps}"
+        return steps
+    if any(not name.startswith("@") and name not in _FIELDS_OF_STEPS for name in step):
+        return None
+    for name in _STEP_WORDS:
+        text = step.get(name)
+        if isinstance(text, str):
+            return text
+    return None
+
+
 def text_of(value: object, column: str) -> str:
-    """A value as text; empty for None and NaN; the lines of a list of texts. Raises NoText for an
-    object, and a list of other things."""
+    """A value as text; empty for None and NaN; the lines of a list of texts, or of steps. Raises
+    NoText for an object, and a list of other things."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
         raise NoText(f"`{column}` contains an object, not text")
     if isinstance(value, list | tuple):
-        if all(isinstance(entry, str) for entry in value):
-            return "\n".join(value)
+        lines = text_of_steps(value)
+        if lines is not None:
+            return lines
         raise NoText(f"`{column}` contains a list, not text")
     if value is None or value != value:
         return ""

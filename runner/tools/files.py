@@ -310,16 +310,15 @@ SUBTITLES = (".vtt", ".srt", ".sbv")
 
 
 def is_text_file(file: Path) -> bool:
-    """Whether a file is one of plain text, by its name."""
-    return file.suffix.lower() in TEXTS
+    """Whether a file is one of plain text, by its name; subtitles are, without their times."""
+    return file.suffix.lower() in (*TEXTS, *SUBTITLES)
 
 
 def text_files(folder: Path) -> list[Path]:
     """The texts below a folder, without those in hidden folders, which belong to programs."""
     files = []
     for file in sorted(folder.rglob("*")):
-        is_text = file.suffix.lower() in (*TEXTS, *SUBTITLES)
-        if is_text and file.is_file() and not is_hidden(file, folder):
+        if is_text_file(file) and file.is_file() and not is_hidden(file, folder):
             files.append(file)
     return files
 

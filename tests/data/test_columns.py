@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.data.columns import likely_pair, question_and_answer
+from runner.data.columns import further_pair, likely_pair, question_and_answer
 
 LONG = "They beat their wings {} times a second, and the air between them hums."
 ASKS = "Why do bees hum in the month of number {}?"
@@ -100,28 +100,6 @@ def test_a_name_of_one_letter_is_no_part_of_another_name():
     assert question_and_answer(["a_b", "q_c"], rows) == ("a_b", "q_c")
 
 
-def test_the_question_of_a_quiz_has_its_options():
-    rows = table(
-        Question=ASKS, A="It hums {}", B="It sings {}", Correct=["A", "B"], Why=LONG, id="c{}"
-    )
-    names = list(rows[0])
-    assert likely_pair(names, rows) == ("[Question]\nA) [A]\nB) [B]", "[Correct]")
-
-
-def test_options_are_called_as_the_right_one_calls_them():
-    rows = table(Frage=ASKS, option_a="It hums {}", option_b="It sings {}", richtig=[1, 2])
-    assert likely_pair(list(rows[0]), rows) == (
-        "[Frage]\n1) [option_a]\n2) [option_b]",
-        "[richtig]",
-    )
-
-
-@pytest.mark.parametrize("right", [["hums", "sings"], [0, 1], ["A", "B"]])
-def test_a_list_of_options_stands_below_the_question(right):
-    rows = table(question=ASKS, choices=[["hums", "sings"]], answer=right)
-    assert likely_pair(list(rows[0]), rows) == ("[question]\n[choices]", "[answer]")
-
-
 def test_several_answers_without_a_right_one_are_no_quiz():
     rows = table(question=ASKS, answer_1=LONG, answer_2="It hums {}", level=["easy", "hard"])
     question, answer = likely_pair(list(rows[0]), rows)
@@ -156,3 +134,28 @@ def test_several_columns_of_few_values_without_such_names_are_asked_about():
 def test_the_subject_and_the_details_of_a_request_are_its_question(subject, details, answer):
     rows = table(**{subject: "Printer {}", details: "It is empty {}. Why?", answer: LONG})
     assert likely_pair(list(rows[0]), rows) == (f"[{subject}]\n\n[{details}]", f"[{answer}]")
+
+
+def test_the_words_of_code_ask_for_it():
+    program = "def hum_{}(bees):\n    return [bee.hum() for bee in bees]"
+    rows = table(12, code=program, docstring="Hum as bee {}.", docstring_tokens="Hum")
+    assert question_and_answer(list(rows[0]), rows) == ("docstring", "code")
+    of_shop = table(12, code="A-{}", text=LONG, title="Honey {}")
+    assert question_and_answer(list(of_shop[0]), of_shop) == ("title", "text")
+
+
+@pytest.mark.parametrize(
+    ("names", "used", "further"),
+    [
+        (("question_en", "answer_en", "question_de", "answer_de"), 2, ("question_de", "answer_de")),
+        (("Frage", "Antwort", "Question", "Answer"), 2, ("Question", "Answer")),
+        (("question", "answer", "user", "reply_count"), 2, None),
+        (("question", "answer"), 2, None),
+    ],
+)
+def test_another_question_with_its_answer_is_found(names, used, further):
+    columns = {name: f"{name} says {{}} and more" for name in names}
+    if "user" in columns:
+        columns |= {"user": ["anna", "bernd"], "reply_count": [1, 2]}
+    rows = table(12, **columns)
+    assert further_pair(names, names[:used], rows) == further

@@ -75,3 +75,50 @@ def test_each_pair_has_the_line_of_its_question(tmp_path):
     file = tmp_path / "faq.txt"
     file.write_text("FAQ\n\n" + "\n\n".join("\n".join(pair) for pair in PAIRS), encoding="utf-8")
     assert [line for line, _ in text_pairs.rows_of(file)] == [3, 6, 9, 12, 15]
+
+
+GUIDE = """# Bees
+
+What people ask.
+
+## How do I open a hive?
+
+Slowly.
+
+```
+# is this a heading?
+```
+
+### What if it rains?
+
+Wait.
+
+## Why do bees dance?
+
+They show the way.
+"""
+
+
+def guide(count):
+    return "".join(GUIDE.replace("?", f" {number}?") for number in range(count))
+
+
+def test_all_that_is_below_a_heading_that_asks_is_its_answer(tmp_path):
+    file = tmp_path / "guide.md"
+    file.write_text(guide(2), "utf-8")
+    first, second, *others = [row for _, row in text_pairs.rows_of(file)]
+    assert first["question"] == "How do I open a hive 0?"
+    assert first["answer"].startswith("Slowly.\n\n```\n# is this a heading 0?\n```")
+    assert first["answer"].endswith("### What if it rains 0?\n\nWait.")
+    assert second == {"question": "Why do bees dance 0?", "answer": "They show the way."}
+    assert len(others) == 2
+
+
+def test_a_text_with_other_headings_beside_those_that_ask_is_a_text(tmp_path):
+    file = tmp_path / "guide.md"
+    others = "".join(f"## Part {number}\n\n{LONG}\n\n{LONG}\n\n" for number in range(20))
+    file.write_text(guide(2) + others, "utf-8")
+    assert not text_pairs.holds_pairs(file)
+
+
+LONG = "Bees live in hives, and look for flowers all day long."

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.data.chat_logs import JsonFile, chat_of
-from runner.data.logged_turns import with_messages
+from runner.data.reshaping import reshaped
 from runner.data.row_files import (
     Bad,
     RowFile,
@@ -107,8 +107,8 @@ def _json_lines(file: Path, columns: Iterable[str]) -> SampledRows:
     rows = []
     for line in kept:
         with suppress(ValueError, RecursionError):  # the preparation of the rows reports them
-            rows.append(with_messages(json.loads(line.removeprefix(codecs.BOM_UTF8))))
-    return SampledRows.of_part(count, rows, "lines", lines.read, size)
+            rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
+    return SampledRows.of_part(count, reshaped(rows), "lines", lines.read, size)
 
 
 def _json(file: Path, columns: Iterable[str]) -> SampledRows:
@@ -133,9 +133,10 @@ def _json(file: Path, columns: Iterable[str]) -> SampledRows:
                 if is_whole:
                     raise
                 break  # the last one of the part is incomplete
-            yield with_messages(row)
+            yield row
 
-    count, kept = evenly(rows())
+    count, sampled = evenly(rows())
+    kept = reshaped(sampled)
     if is_whole:
         return SampledRows(count, kept, "rows")
     return SampledRows.of_part(count, kept, "rows", read, len(text) * size // READ_OF_TABLE)
@@ -172,7 +173,7 @@ def _table(file: Path, columns: Iterable[str]) -> SampledRows:
         count, kept = evenly(record for record in records if any(map(str.strip, record)))
         read = content.buffer.tell()
     rows = [dict(zip(header.names, record, strict=False)) for record in kept]
-    return SampledRows.of_part(count, rows, "rows", read, size)
+    return SampledRows.of_part(count, reshaped(rows), "rows", read, size)
 
 
 def _whole(reader: RowFile, path: Path) -> SampledRows:

@@ -41,7 +41,6 @@ from runner.data.columns import (
     LikelyPair,
     likely_pair,
     longest_text,
-    rival_answers,
     value_of,
 )
 from runner.data.html_text import holds_html
@@ -443,12 +442,6 @@ class Answers:
             raise Stop(
                 f"`{self.data}` has {has}, but questions with answers need two.",
                 "Name another file, or choose plain text.",
-            )
-        rivals = rival_answers(self.columns, self.sample)
-        if rivals and not (self.question or self.answer):
-            raise Stop(
-                f"`{self.data}` is not a list of right answers. {data_file.rivals_sentence(*rivals)}",
-                data_file.RIVALS_HINT,
             )
         if {BETTER, WORSE} <= set(known):
             raise Stop(
