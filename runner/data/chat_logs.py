@@ -84,8 +84,9 @@ LEAST_MESSAGES_SHARE = 0.8
 OWNER = "Me"
 # People of a table that says by true or false whether somebody wrote a message who answers.
 STAFF = {
-    **dict.fromkeys(("true", "1", "yes", "y", "t", "ja", "wahr"), "agent"),
-    **dict.fromkeys(("false", "0", "no", "n", "f", "nein", "falsch"), "customer"),
+    **dict.fromkeys(("true", "1", "yes", "y", "t", "ja", "wahr", "outbound", "outgoing"), "agent"),
+    **dict.fromkeys(("false", "0", "no", "n", "f", "nein", "falsch", "inbound"), "customer"),
+    "incoming": "customer",
 }
 LEAST_OF_OWNER = 0.2
 _LONGEST_WORDS = max(map(len, _MEDIA | _NOTICES)) + 1

@@ -27,6 +27,8 @@ CLASS_NAMES: list[str] = TABLES["class"]
 STATE_NAMES: list[str] = TABLES["state"]
 # Of columns that other kinds of rows have.
 OTHER_NAMES: list[str] = TABLES["other"]
+# Of two statements, and of what is learned about them.
+STATEMENTS = ("premise", "hypothesis", "label")
 # Of ingredients and of what is done with them, which belong together.
 TOGETHER: list[tuple[str, str]] = TABLES["together"]
 # Of what a text is about, if no column asks.
@@ -103,11 +105,25 @@ def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> L
     sample = list(rows)
     if RIGHT in names:
         return _pair_of_quiz(names, sample)
+    entailed = _pair_of_statements(names)
+    if entailed:
+        return entailed
     pair = question_and_answer(names, sample)
     if pair is None:
         return None
     question, answer = pair
     return LikelyPair(_asked_with(question, answer, names, sample), _answered_with(answer, names))
+
+
+def _pair_of_statements(names: Sequence[str]) -> LikelyPair | None:
+    """Two statements, of which a label says whether one follows from the other; None for other
+    rows."""
+    by_name = {_lower(name): name for name in reversed(names)}
+    columns = [by_name.get(name) for name in STATEMENTS]
+    if None in columns:
+        return None
+    premise, hypothesis, label = columns
+    return LikelyPair(f"[{premise}]\n\n[{hypothesis}]", f"[{label}]")
 
 
 def _answered_with(answer: str, names: Sequence[str]) -> str:
@@ -259,9 +275,9 @@ def question_and_answer(
     rows: a sample. A usual name counts first, where the column is filled; then question marks, and
     then length: the longest text is the answer."""
     sample = list(rows)
-    code = _code_and_its_words(names, sample)
-    if code:
-        return code
+    known_pair = _pair_of_known_names(names, sample)
+    if known_pair:
+        return known_pair
     pair = _of_filled_columns(names, sample)
     if pair is None:
         full_rows = _full_rows(names, sample)
@@ -270,27 +286,24 @@ def question_and_answer(
     return pair
 
 
-def _code_and_its_words(
+def _pair_of_known_names(
     names: Sequence[str], sample: Sequence[Mapping[str, object]]
 ) -> tuple[str, str] | None:
-    """The columns of what code does, and of the code, if both have such names and none asks."""
+    """The columns of a text and of what belongs to it, such as code or a summary, by their names,
+    if no column has a usual name."""
     by_name = {_lower(name): name for name in reversed(names)}
     if not by_name.keys().isdisjoint((*QUESTION_NAMES, *ANSWER_NAMES)):
         return None
-    columns = []
-    for usual_names in (TABLES["code_words"], TABLES["code"]):
-        for usual_name in usual_names:
-            if usual_name in by_name:
-                columns.append(by_name[usual_name])
-                break
-    if len(columns) < 2:
-        return None
-    documentation, code = columns
-    facts = facts_of(code, sample)
-    # The code of an article is no program.
-    if not facts.holds_text or facts.mean_characters <= MOST_KIND_CHARACTERS:
-        return None
-    return documentation, code
+    for pair in TABLES["pairs"]:
+        asked_name = next(filter(by_name.__contains__, pair["asked"]), None)
+        answered_name = next(filter(by_name.__contains__, pair["answered"]), None)
+        if asked_name is None or answered_name is None:
+            continue
+        facts = facts_of(by_name[answered_name], sample)
+        # The code of an article in a shop is no program.
+        if facts.holds_text and facts.mean_characters > MOST_KIND_CHARACTERS:
+            return by_name[asked_name], by_name[answered_name]
+    return None
 
 
 def _of_filled_columns(
@@ -440,7 +453,8 @@ def named(columns: Iterable[ColumnFacts], usual_names: Sequence[str]) -> ColumnF
         return called
     for usual_name in usual_names:
         for column in all_columns:
-            if column.holds_text and column.varies and _is_named(column.name, (usual_name,)):
+            is_text = column.holds_text and column.varies and not _is_language(column.name)
+            if is_text and _is_named(column.name, (usual_name,)):
                 return column
     return None
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from runner.data import quiz_texts
 from runner.data.column_names import TABLES
 from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, question_and_answer
+from runner.data.html_text import text_of_html
 from runner.data.row_files import KEPT, NOT_UTF8, Bad, Numbered, is_encodable
 from runner.data.table_layout import CLOZE, cards_of_cloze, encoding_of
 from runner.tools.files import TEXTS, once_per_file
@@ -47,12 +48,17 @@ _LABELLED = re.compile(
 LEAST_ASKING = 0.5
 # Of the headings of a level, those that ask.
 LEAST_ASKING_HEADINGS = 0.8
+# A line below a heading in Markdown and reStructuredText.
+_UNDERLINE = re.compile(r"\s*([=~^-])\1{2,}\s*$")
+_DETAILS = (
+    r"<details[^<>]*>\s*<summary[^<>]*>(?P<summary>.*?)</summary>(?P<answer>.*?)</details\s*>"
+)
 # A line of a table in Markdown, and the one below its names.
 _TABLE_LINE = re.compile(r"\s*\|(?P<cells>.*)\|\s*$")
 _TABLE_RULE = re.compile(r"\s*\|(\s*:?-+:?\s*\|)+\s*$")
 _CELL_END = re.compile(r"(?<!\\)\|")
 _HEADING = re.compile(r"#{1,6}\s+(?P<text>.*?)[\s#]*$")
-_BULLET = re.compile(r"\s*([-*•+]|\d{1,3}[.)])\s+")
+_BULLET = re.compile(r"^\s*([-*•+]|\d{1,3}[.)])\s+")
 _EMPHASIS = re.compile(r"^(\*\*|__)(.*)\1$")
 _ASKS = re.compile(r"[?？][\"'”»)]*$")
 
@@ -246,6 +252,17 @@ def _headings_in(lines: Sequence[str]) -> list[_Heading]:
     return headings
 
 
+def _in_details(lines: Sequence[str]) -> list[TextPair]:
+    """The pairs of HTML's details, which show an answer after a click on its question."""
+    pairs = []
+    text = "\n".join(lines)
+    for details in re.finditer(_DETAILS, text, re.IGNORECASE | re.DOTALL):
+        line = text.count("\n", 0, details.start()) + 1
+        question = text_of_html(details["summary"])
+        pairs.append(_pair(line, [question], [text_of_html(details["answer"])]))
+    return pairs if _are_complete(pairs) else []
+
+
 def _of_cloze(lines: Sequence[str]) -> list[TextPair]:
     """The cards of lines with Anki's marks around hidden words."""
     filled = [line for line in lines if line.strip()]
@@ -274,6 +291,8 @@ def _questions_with_lines(lines: Sequence[str], has_gaps: bool) -> list[tuple[in
         question = _asked(heading["text"] if heading else line)
         if question and is_beginning:
             questions.append((number, question, []))
+        elif questions and questions[-1][0] == number - 1 and _UNDERLINE.match(line):
+            pass  # of a heading
         elif questions and (not heading or _ASKS.search(line)):
             questions[-1][2].append(line)
         line_above = line
@@ -337,6 +356,7 @@ LAYOUTS: Sequence[Layout] = (
     _in_table,
     _labelled,
     _of_cloze,
+    _in_details,
     _under_asking_headings,
     _under_questions,
     _on_each_line,

@@ -159,3 +159,27 @@ def test_another_question_with_its_answer_is_found(names, used, further):
         columns |= {"user": ["anna", "bernd"], "reply_count": [1, 2]}
     rows = table(12, **columns)
     assert further_pair(names, names[:used], rows) == further
+
+
+def test_a_summary_is_what_is_learned_of_a_text():
+    rows = table(12, article=LONG, highlights="Bees hum in garden {}, all of them.")
+    assert question_and_answer(list(rows[0]), rows) == ("article", "highlights")
+
+
+def test_of_two_statements_the_label_is_learned():
+    rows = table(12, premise="Bees {} hum.", hypothesis="They {} are loud.", label=[0, 1, 2])
+    assert likely_pair(list(rows[0]), rows) == ("[premise]\n\n[hypothesis]", "[label]")
+
+
+def test_a_language_below_a_translation_is_no_answer_by_its_name():
+    rows = [
+        {"translation": {"en": f"The bee {n} hums.", "de": f"Biene {n} summt."}} for n in range(12)
+    ]
+    names = ["translation.en", "translation.de"]
+    assert question_and_answer(names, rows) == ("translation.en", "translation.de")
+
+
+@pytest.mark.parametrize("name", ["role", "author_type", "direction", "selftext"])
+def test_who_wrote_and_the_further_words_of_who_asks_are_no_answer(name):
+    rows = table(12, title="Why do bees {} hum?", **{name: ["a user writes", "staff writes"]})
+    assert question_and_answer(list(rows[0]), rows) is None

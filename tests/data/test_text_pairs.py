@@ -122,3 +122,16 @@ def test_a_text_with_other_headings_beside_those_that_ask_is_a_text(tmp_path):
 
 
 LONG = "Bees live in hives, and look for flowers all day long."
+
+
+@pytest.mark.parametrize(
+    ("text", "ending"),
+    [
+        ("**{question}**  \n{answer}\n\n", ".md"),
+        ("<details>\n<summary><b>{question}</b></summary>\n\n{answer}\n\n</details>\n\n", ".md"),
+        ("{question}\n---------------\n\n{answer}\n\n", ".txt"),
+    ],
+)
+def test_questions_in_bold_in_details_and_above_lines(text, ending, tmp_path):
+    written = "".join(text.format(question=question, answer=answer) for question, answer in PAIRS)
+    assert pairs_of(tmp_path, written, ending) == PAIRS
