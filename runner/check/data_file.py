@@ -249,9 +249,9 @@ def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]
     ending = ending_of(file)
     if ending in TEXT_TABLES and file.is_file():
         facts += _text_facts(file)
-    reader = rows.reader_of(file, sheet=sheet)
-    if isinstance(reader, Reshaping) and reader.fact(file):
-        facts.append((reader.fact(file), "A reply is learned without the mail that it answers."))
+    change = _fact_of_change(file, sheet)
+    if change:
+        facts.append((change, "A reply is learned without the mail that it answers."))
     if ending in mail_boxes.ENDINGS:
         facts += _mail_facts(mail_boxes.counts_of(file))
     unread_tables = [] if sheet else rows.unread(file)
@@ -268,6 +268,18 @@ def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]
         remedy = "To learn them as plain text, unpack it, and name the folder that has them."
         facts.append((fact, remedy))
     return facts
+
+
+def _fact_of_change(file: Path, sheet: str | None) -> str:
+    """What a person may not expect of rows that are changed when they are read; empty for nothing,
+    and for a file that cannot be read, which another rule reports."""
+    reader = rows.reader_of(file, sheet=sheet)
+    if not isinstance(reader, Reshaping):
+        return ""
+    try:
+        return reader.fact(file)
+    except (Unreadable, Stop):
+        return ""
 
 
 def chat_facts(chat: chat_logs.ChatContent) -> list[tuple[str, str]]:

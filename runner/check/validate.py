@@ -83,9 +83,10 @@ def _with_causes(
             continue
         # Without one that is alone the cause, all of them are.
         causes = [origin for origin in origins if error not in after_others[origin]] or origins
-        with_causes.append(
-            replace(error, hint=f"{error.hint} It comes from {listed(causes)}.".strip())
-        )
+        cause = f"The cause is `{causes[0]}`."
+        if len(causes) > 1:
+            cause = f"The causes are {listed(causes)}."
+        with_causes.append(replace(error, hint=f"{error.hint} {cause}".strip()))
     return with_causes
 
 

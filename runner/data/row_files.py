@@ -331,7 +331,11 @@ class JsonList(RowFile):
 
     def rows_of_beginning(self, file: Path, most: int) -> list[DataRow]:
         """Those of a plain list."""
-        rows = _first_objects(_beginning(file), most)
+        try:
+            beginning = _beginning(file)
+        except UnicodeDecodeError:
+            return []  # `rows` names the rows with wrong bytes
+        rows = _first_objects(beginning, most)
         if rows and holds_lists(column_names(with_messages(rows[0]))):
             return []
         return rows

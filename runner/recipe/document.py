@@ -91,7 +91,7 @@ class Document:
                 if place:
                     return self.problem_at(place, message, hint, severity)
             origin = self._origin_below(path[:length])
-            if origin:
+            if origin and severity == "error":
                 return Problem(origin, 0, 0, message, hint, severity=severity)
         return Problem(self.file, 1, 1, message, hint, severity=severity)
 

@@ -481,7 +481,7 @@ WRONG = {
     "a part of no kind": {"messages": [{"role": "user", "content": [{"type": "map"}]}, TALK[2]]},
     "a number": {"messages": [{"role": "user", "content": 3}, TALK[2]]},
     "a role that is a list": {"messages": [{"role": ["user"], "content": "Why?"}, TALK[2]]},
-    "a system of several": {"messages": TALK[1:3], "system": [{"text": "Be kind."}]},
+    "a system of several": {"messages": TALK[1:3], "system": [{"text": "Be kind.", "note": "Be brief."}]},
     "text that is no JSON": {"messages": "Why?"},
     "a call of nothing": {"messages": [TALK[1], {"role": "assistant", "tool_calls": [{"id": 1}]}]},
     "arguments that are no JSON": {
@@ -514,7 +514,7 @@ def test_a_column_that_holds_a_list_is_kept_out_and_not_learned_as_python_writes
         "rows.jsonl",
         [
             pairs[0],
-            {"q": "Why?", "a": [{"text": "So."}]},
+            {"q": "Why?", "a": [{"text": "So.", "note": "Or not."}]},
             *pairs[1:],
             {"q": {"text": 1}, "a": "So."},
         ],
