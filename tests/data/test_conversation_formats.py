@@ -481,7 +481,10 @@ WRONG = {
     "a part of no kind": {"messages": [{"role": "user", "content": [{"type": "map"}]}, TALK[2]]},
     "a number": {"messages": [{"role": "user", "content": 3}, TALK[2]]},
     "a role that is a list": {"messages": [{"role": ["user"], "content": "Why?"}, TALK[2]]},
-    "a system of several": {"messages": TALK[1:3], "system": [{"text": "Be kind.", "note": "Be brief."}]},
+    "a system of several": {
+        "messages": TALK[1:3],
+        "system": [{"text": "Be kind.", "note": "Be brief."}],
+    },
     "text that is no JSON": {"messages": "Why?"},
     "a call of nothing": {"messages": [TALK[1], {"role": "assistant", "tool_calls": [{"id": 1}]}]},
     "arguments that are no JSON": {
