@@ -330,8 +330,13 @@ def _shown(file: Path, read: list[tuple[Where, Conversation | str]]) -> Iterator
 
 def _left_out(of_rows: str, unreadable: list[tuple[Where, str]]) -> Iterator[tuple[str, str]]:
     """Notes on rows that are left out: those with nothing to learn, and those that are broken."""
-    empty = [(line, reason) for line, reason in unreadable if reason == EMPTY]
-    broken = [(line, reason) for line, reason in unreadable if reason != EMPTY]
+    empty = []
+    broken = []
+    for line, reason in unreadable:
+        if reason == EMPTY:
+            empty.append((line, reason))
+        else:
+            broken.append((line, reason))
     hints = (
         (
             empty,

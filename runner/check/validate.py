@@ -82,7 +82,12 @@ def _with_causes(
             with_causes.append(error)
             continue
         # Without one that is alone the cause, all of them are.
-        causes = [origin for origin in origins if error not in after_others[origin]] or origins
+        causes = []
+        for origin in origins:
+            if error not in after_others[origin]:
+                causes.append(origin)
+        if not causes:
+            causes = origins
         cause = f"The cause is `{causes[0]}`."
         if len(causes) > 1:
             cause = f"The causes are {listed(causes)}."
@@ -219,7 +224,9 @@ def _at_other_places(refusals: list[Problem], in_stages: list[Problem]) -> Itera
     """The refusals of the whole recipe's schema at places where no stage has a problem. That of a
     stage's own schema is more precise."""
     # All that is set from outside the file is at line 0, and a note refuses nothing.
-    places = {(error.file, *_place_of(error)) for error in errors_of(in_stages)}
+    places = set()
+    for error in errors_of(in_stages):
+        places.add((error.file, *_place_of(error)))
     for problem in refusals:
         if (problem.file, *_place_of(problem)) not in places:
             yield problem

@@ -727,10 +727,17 @@ def _parts_of_talk(turns: Sequence[chat_texts.SpokenText]) -> ChatParts:
     answerer = next(name for name in counts if name != asker)
     parts = [list[ChatMessage]()]
     for turn in turns:
-        is_long = sum(len(message.text) for message in parts[-1]) + len(turn.text) > MOST_CHARACTERS
-        if turn.name == asker and (len(parts[-1]) >= MESSAGES_OF_A_PART or (parts[-1] and is_long)):
-            parts.append([])
-        parts[-1].append(ChatMessage(turn.line, turn.name, turn.text))
+        part = parts[-1]
+        characters = len(turn.text)
+        for message in part:
+            characters += len(message.text)
+        is_full = len(part) >= MESSAGES_OF_A_PART
+        if part and characters > MOST_CHARACTERS:
+            is_full = True
+        if turn.name == asker and is_full:
+            part = []
+            parts.append(part)
+        part.append(ChatMessage(turn.line, turn.name, turn.text))
     cut = CUT_WHERE_ONE_ASKS.format(name=asker) if len(parts) > 1 else ""
     return ChatParts(parts, cut, answerer)
 

@@ -160,8 +160,12 @@ def _pair_of_quiz(
     names: Sequence[str], sample: Sequence[Mapping[str, object]]
 ) -> LikelyPair | None:
     """The question of a quiz, with its options below it, and the right one."""
-    quiz = quiz_of([name for name in names if name not in (LETTERED, RIGHT)], sample)
     used = {LETTERED, RIGHT}
+    own_names = []
+    for name in names:
+        if name not in used:
+            own_names.append(name)
+    quiz = quiz_of(own_names, sample)
     if quiz:
         used.update((*quiz.options, quiz.labels, quiz.right))
     other_names = [name for name in names if name not in used]

@@ -109,10 +109,15 @@ def _named(
 
 
 def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    answers = [row for row in rows if row.wanted is not None and _is_short(row.wanted)]
-    yield from _short("short answers", answers)
-    texts = [row for row in rows if row.answer is None and _is_short(row.text.strip())]
-    yield from _short("short texts", texts)
+    short_answers = []
+    short_texts = []
+    for row in rows:
+        if row.wanted is not None and _is_short(row.wanted):
+            short_answers.append(row)
+        if row.answer is None and _is_short(row.text.strip()):
+            short_texts.append(row)
+    yield from _short("short answers", short_answers)
+    yield from _short("short texts", short_texts)
     yield from _named(
         "exact duplicates",
         _repeated(rows),

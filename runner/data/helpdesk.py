@@ -96,7 +96,9 @@ def _words_of_document(node: Mapping[str, object]) -> str:
     text = str(node.get("text") or "")
     parts = node.get("content")
     if isinstance(parts, list):
-        text += "".join(_words_of_document(part) for part in parts if isinstance(part, dict))
+        for part in parts:
+            if isinstance(part, dict):
+                text += _words_of_document(part)
     if node.get("type") in _names()["blocks_of_documents"]:
         return f"{text}\n"
     return text
@@ -154,8 +156,10 @@ def _role_of_kind(entry: Mapping[str, object]) -> str:
 
 def _is_private(entry: Mapping[str, object]) -> bool:
     """Whether only colleagues see a message."""
-    is_hidden = any(entry.get(field) is True for field in _names()["private"])
-    return is_hidden or any(entry.get(field) is False for field in _names()["public"])
+    for field in _names()["private"]:
+        if entry.get(field) is True:
+            return True
+    return any(entry.get(field) is False for field in _names()["public"])
 
 
 def _identity_in(entry: Mapping[str, object], fields: Sequence[str]) -> str:

@@ -85,8 +85,12 @@ def _is_above_head(lines: Sequence[str], number: int) -> bool:
         return True
     if _name_of(lines[number]) not in _names_in_mails()["from"]:
         return False
-    next_lines = lines[number + 1 : number + 1 + LINES_OF_HEAD]
-    return sum(_name_of(line) in _names_in_mails()["fields"] for line in next_lines) > 1
+    fields = _names_in_mails()["fields"]
+    field_count = 0
+    for line in lines[number + 1 : number + 1 + LINES_OF_HEAD]:
+        if _name_of(line) in fields:
+            field_count += 1
+    return field_count > 1
 
 
 def _name_of(line: str) -> str:

@@ -100,8 +100,10 @@ class Document:
         recipe, and if nothing in it was set from outside."""
         if not path:
             return ""
-        below = (self.origins[place] for place in self.origins if place[: len(path)] == path)
-        return next(below, "")
+        for place, origin in self.origins.items():
+            if place[: len(path)] == path:
+                return origin
+        return ""
 
     def problem_at(
         self, place: Span, message: str, hint: str = "", severity: Severity = "error"

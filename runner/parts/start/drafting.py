@@ -315,8 +315,11 @@ class Answers:
     @property
     def without_place(self) -> "Answers":
         """These answers for this machine, without the settings for another place."""
-        sets = tuple(change for change in self.sets if change.path[0] not in PLACE_OF_SECTION)
-        return replace(self, where="here", addresses=(), sets=sets)
+        sets = []
+        for change in self.sets:
+            if change.path[0] not in PLACE_OF_SECTION:
+                sets.append(change)
+        return replace(self, where="here", addresses=(), sets=tuple(sets))
 
     @property
     def places(self) -> list[str]:

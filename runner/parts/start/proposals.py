@@ -35,7 +35,9 @@ class NewCommand:
         return replace(self, given={**self.given, **answers})
 
     def without_answers(self, *names: str) -> "NewCommand":
-        remaining = {name: value for name, value in self.given.items() if name not in names}
+        remaining = dict(self.given)
+        for name in names:
+            remaining.pop(name, None)
         return replace(self, given=remaining)
 
 
@@ -101,7 +103,10 @@ def _with_other_data(command: NewCommand) -> Iterator[NewCommand]:
     """The command with a file whose name is near, another kind of data, or other columns."""
     file = Path(data_file.pasted(command.given["data"])).expanduser()
     if not file.exists() and file.parent.is_dir():
-        neighbours = [path.name for path in file.parent.iterdir() if not path.name.startswith(".")]
+        neighbours = []
+        for path in file.parent.iterdir():
+            if not path.name.startswith("."):
+                neighbours.append(path.name)
         near = nearest(file.name, neighbours)
         if near:
             yield command.with_answers(data=str(file.with_name(near)))
